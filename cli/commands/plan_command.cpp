@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iostream>
 #include <set>
+#include <tuple>
 
 #include "cli/complain.h"
 #include "cli/files.h"
@@ -207,6 +208,44 @@ planner::Answer answer_of(const PlanOptions& options) {
   return answer;
 }
 
+// Its first plan, against that of an answer for another tensor axis: what is less goes before. Of seconds those a
+// token.
+auto merit_of(const planner::Answer& answer) {
+  const planner::Cost& cost = answer.costs.front();
+  const planner::Request& request = answer.request;
+  const double tokens = static_cast<double>(cost.batch) * cost.plan.accumulate() * static_cast<double>(request.seq) *
+                        request.mesh().size();
+  return std::tuple(!cost.fits(), cost.rounds, !cost.priced(),
+                    cost.priced() ? planner::rounded(cost.seconds / tokens, 3) : 0, request.shape.tensor);
+}
+
+// With as many ranks along the tensor axis, within a host, as is fastest, or as fits at all. One that cannot be, since
+// it does not divide the layers or does not go with other options, is none. A step of --ds-config has its ranks.
+planner::Answer fitting_answer(PlanOptions& options) {
+  planner::Answer best = answer_of(options);
+  reorder(best);
+  PlanOptions other = options;
+  std::erase_if(other.plans, [](const std::string& plan) {
+    return std::ranges::count(zero::Plan::exact_presets(), std::string_view(plan)) == 0;
+  });
+  if (options.tensor_given || !options.ds_config.empty() || other.plans.empty()) return best;
+  std::string tried = "1";
+  for (other.tensor = 2; other.tensor <= options.ranks / options.hosts; other.tensor *= 2) try {
+      planner::Answer answer = answer_of(other);
+      reorder(answer);
+      tried += ", " + std::to_string(other.tensor);
+      if (!(merit_of(answer) < merit_of(best))) continue;
+      options.tensor = other.tensor;
+      best = std::move(answer);
+    } catch (const zero::ConfigError&) {
+      continue;
+    }
+  if (options.tensor > 1)
+    best.request.assumed.push_back("a tensor axis of " + std::to_string(options.tensor) + " ranks, the best of " +
+                                   tried + ": --tensor if not");
+  return best;
+}
+
 planner::PlanFile plan_file_of(const PlanOptions& options, const planner::Answer& answer) {
   const zero::Plan& chosen = answer.costs.front().plan;
   return {.plan = chosen.preset(),
@@ -257,10 +296,9 @@ int plan(const PlanOptions& given) {
   std::optional<planner::DeepSpeed> read;
   if (!given.ds_config.empty())
     read = planner::read_deepspeed(given.ds_config, mesh_of(given, given.ranks).size(), known_of(given));
-  const PlanOptions options = completed(read ? with(given, *read) : given);
-  planner::Answer answer = answer_of(options);
+  PlanOptions options = completed(read ? with(given, *read) : given);
+  planner::Answer answer = options.fit ? fitting_answer(options) : answer_of(options);
   answer.deepspeed = std::move(read);
-  if (options.fit) reorder(answer);
   const bool other = is_standard_output(options.json) || (options.fit && is_standard_output(options.out));
   std::ostream* const text = other ? nullptr : &std::cout;
   if (text) print_plans(*text, answer);

@@ -28,6 +28,7 @@ struct PlanOptions : SharedOptions {
   std::vector<std::string> plans;        // empty: that of --ds-config, else all
   std::string ds_config;
   bool fit = false;
+  bool tensor_given = false;  // else --fit chooses it
   std::string out = "zero-plan.json";
   std::string json;     // of both, "-" is standard output, which has nothing else then
   std::string command;  // as it was typed

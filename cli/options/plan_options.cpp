@@ -84,6 +84,7 @@ void add_plan_options(CLI::App& command, PlanOptions& options) {
   add_machine_group(command, options);
   add_model_group(command, options);
   add_output_group(command, options);
+  command.get_option("--tensor")->each([&options](const std::string&) { options.tensor_given = true; });
 }
 
 }  // namespace cli

@@ -25,10 +25,24 @@ class Tensor;
 
 namespace zero {
 
-enum class TensorCut : std::uint8_t {
-  column,  // the first dimension: a linear layer's outputs, weight [outputs, inputs] and bias, an embedding's rows
-  row,     // the second one: a linear layer's inputs; its bias is every rank's
+// Along dimension `dim`, of which each rank has its part; where it is `blocks` of equal length, one behind the other,
+// its part of each: of one layer that makes queries, keys and values a rank has those of its heads, in three blocks.
+struct TensorCut {
+  std::int64_t dim = 0, blocks = 1;
+
+  // The first dimension: a linear layer's outputs, weight [outputs, inputs] and bias, an embedding's rows.
+  static const TensorCut column;
+  // The second one: a linear layer's inputs; its bias is every rank's.
+  static const TensorCut row;
+
+  constexpr TensorCut in_blocks(std::int64_t count) const { return {dim, count}; }
+  bool operator==(const TensorCut&) const = default;
 };
+inline constexpr TensorCut TensorCut::column{0};
+inline constexpr TensorCut TensorCut::row{1};
+
+// As tensor_plan() takes it: "column", "row", "column/3" in three blocks.
+std::string name(const TensorCut& cut);
 
 // None: every rank has the parameter.
 using TensorRule = std::function<std::optional<TensorCut>(const ParameterInfo&)>;
@@ -40,9 +54,10 @@ TensorRule tensor_named(std::vector<std::pair<std::string, TensorCut>> modules);
 
 // By names of modules or parameters, below any beginning of a path, and of styles, as a Hugging Face model's
 // `base_model_tp_plan` has them: "colwise" of a linear layer is its outputs, "rowwise" its inputs; of an embedding
-// "rowwise" is its rows, "colwise" its columns. "colwise_rep", "packed_colwise" and the like are the same, since what
-// is cut is gathered where a program needs all of it; "sequence_parallel", "gather" and what else says nothing of
-// parameters is taken for nothing, as "whole" is. "column" and "row" are TensorCut's. A parameter's own name goes
+// "rowwise" is its rows, "colwise" its columns. "packed_colwise" and "packed_rowwise" are in two blocks; "colwise_rep"
+// and the like are "colwise", since what is cut is gathered where a program needs all of it; "sequence_parallel",
+// "gather" and what else says nothing of parameters is taken for nothing, as "whole" is. "column" and "row" are
+// TensorCut's, "column/3" in three blocks. A parameter's own name goes
 // before patterns that fit it, too. Throws ConfigError, naming the module, for another style, such as those of experts.
 TensorRule tensor_plan(const std::vector<std::pair<std::string, std::string>>& plan);
 

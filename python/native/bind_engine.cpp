@@ -155,7 +155,7 @@ std::map<std::string, std::string> automatic_cuts_of(const py::object& model, in
   std::map<std::string, std::string> cuts;
   for (const auto& each : module->named_parameters()) {
     const auto cut = rule({each.key(), each.value().sizes().vec(), false, false});
-    cuts[each.key()] = !cut ? "whole" : *cut == TensorCut::column ? "column" : "row";
+    cuts[each.key()] = cut ? name(*cut) : "whole";
   }
   return cuts;
 }

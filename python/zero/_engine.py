@@ -69,7 +69,8 @@ class Engine:
     shard: ranks of a shard group, for the hybrid plans; 0: all.
     tensor_ranks: ranks of the tensor axis, which have the same micro-batches and a part each of what `tensor` names.
     tensor: how layers are cut over them, by names of modules or parameters below any beginning of a path:
-        {"q_proj": "column", "o_proj": "row"}, a model's `base_model_tp_plan`, or what zero.tensor_automatic() gives.
+        {"q_proj": "column", "c_attn": "column/3", "o_proj": "row"}, in three blocks where it is queries, keys and
+        values in one; a model's `base_model_tp_plan`; or what zero.tensor_automatic() gives.
     tensor_grain: in how many tiles they are computed with; then the bits are those of any number of such ranks.
     sequence_parallel: norms, dropout and residuals between such layers are cut along the sequence.
     clip: largest global L2 norm of the gradient; larger ones are scaled down to it. 0: no clipping.

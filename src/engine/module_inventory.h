@@ -14,6 +14,7 @@
 #include "zero/layout.h"
 #include "zero/optimizer.h"
 #include "zero/plan.h"
+#include "zero/tensor_rule.h"
 #include "zero/units.h"
 
 namespace zero {
@@ -27,7 +28,7 @@ struct Inventory {
   std::vector<at::Tensor> parameters;  // in the order of specs
   std::vector<ParameterInfo> infos;    // likewise, whole
   // Likewise, along which dimension it is cut over the tensor axis: specs are of this rank's part.
-  std::vector<std::optional<std::int64_t>> cuts;
+  std::vector<std::optional<TensorCut>> cuts;
   std::vector<Replicated> replicated;
   std::vector<MaxNorms::Table> max_norms;  // of embeddings
   std::vector<std::string> projections;    // parameters by which torch::nn::MultiheadAttention projects its queries

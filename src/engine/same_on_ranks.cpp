@@ -23,10 +23,10 @@ std::string order_text(const at::Tensor& parameter) {
 }
 
 std::string text(const ParameterSpec& parameter, const ParameterInfo& info, const at::Tensor& tensor,
-                 const std::optional<std::int64_t>& cut) {
+                 const std::optional<TensorCut>& cut) {
   return "parameter '" + parameter.name + "' of shape " + listed(info.shape) + " " +
          std::string(name(parameter.dtype)) + order_text(tensor) + (parameter.trainable ? "" : ", frozen") +
-         ", in unit '" + parameter.unit + "'" + (cut ? ", cut along dimension " + std::to_string(*cut) : "");
+         ", in unit '" + parameter.unit + "'" + (cut ? ", cut by " + name(*cut) : "");
 }
 
 std::string text(const LossScale& scale) {

@@ -38,7 +38,7 @@ std::vector<std::unique_ptr<Unit>> make_units(const Trained& trained, const Inve
     UnitCuts cuts{ranks.tensor(), {}};
     for (const Slot& slot : unit.slots()) {
       parameters.push_back(inventory.parameters[static_cast<std::size_t>(slot.index)]);
-      cuts.dims.push_back(trained.cut(slot.index));
+      cuts.slots.push_back(trained.cut(slot.index));
     }
     units.push_back(std::make_unique<Unit>(unit, static_cast<int>(units.size()), trained.routes(), parameters, cuts,
                                            codes, ranks.accounts(), loader));

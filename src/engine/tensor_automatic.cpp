@@ -98,8 +98,7 @@ bool can_be_cut(const Inventory& inventory, std::size_t parameter) {
 
 Inventory inventory_of(const torch::nn::Module& module) {
   const Options options;
-  return take_inventory(module, Plan::ddp(),
-                        InventoryChoices{options.full_precision, options.units, options.ignored});
+  return take_inventory(module, Plan::ddp(), InventoryChoices{options.full_precision, options.units, options.ignored});
 }
 
 AxisCuts cuts_of(const torch::nn::Module& module, const Inventory& inventory, const std::vector<std::string>& kinds,
@@ -125,22 +124,19 @@ AxisCuts cuts_of(const torch::nn::Module& module, const Inventory& inventory, co
 // Of parameters by name, and of those that are not there by kind.
 class ChosenCuts {
  public:
-  void add(const ParameterInfo& parameter, std::optional<std::int64_t> dim) {
-    by_name_[parameter.name] = dim;
-    const auto [kind, first] = by_kind_.try_emplace(kind_of_layer(parameter, false), dim);
-    if (!first && kind->second != dim) kind->second.reset();
+  void add(const ParameterInfo& parameter, const std::optional<TensorCut>& cut) {
+    by_name_[parameter.name] = cut;
+    const auto [kind, first] = by_kind_.try_emplace(kind_of_layer(parameter, false), cut);
+    if (!first && kind->second != cut) kind->second.reset();
   }
   std::optional<TensorCut> operator()(const ParameterInfo& parameter) const {
-    std::optional<std::int64_t> dim;
-    if (const auto name = by_name_.find(parameter.name); name != by_name_.end())
-      dim = name->second;
-    else if (const auto kind = by_kind_.find(kind_of_layer(parameter, false)); kind != by_kind_.end())
-      dim = kind->second;
-    return dim ? std::optional(*dim == 0 ? TensorCut::column : TensorCut::row) : std::nullopt;
+    if (const auto known = by_name_.find(parameter.name); known != by_name_.end()) return known->second;
+    const auto kind = by_kind_.find(kind_of_layer(parameter, false));
+    return kind == by_kind_.end() ? std::nullopt : kind->second;
   }
 
  private:
-  std::map<std::string, std::optional<std::int64_t>> by_name_, by_kind_;
+  std::map<std::string, std::optional<TensorCut>> by_name_, by_kind_;
 };
 
 }  // namespace

@@ -12,25 +12,29 @@
 namespace zero {
 namespace {
 
-std::int64_t dimension_of(TensorCut cut) {
-  return cut == TensorCut::column ? 0 : 1;
-}
-
 // None: every rank has it, as the bias of a layer whose inputs are cut.
-std::optional<std::int64_t> dimension_of(const TensorRule& rule, const ParameterInfo& info) {
+std::optional<TensorCut> cut_of(const TensorRule& rule, const ParameterInfo& info) {
   const auto cut = rule ? rule(info) : std::nullopt;
-  if (!cut || (*cut == TensorCut::row && info.shape.size() < 2)) return {};
-  return dimension_of(*cut);
+  return cut && cut->dim == TensorCut::row.dim && info.shape.size() < 2 ? std::nullopt : cut;
 }
 
-std::string fault_of(const ParameterInfo& info, std::int64_t dim, int ranks, int grain) {
+std::string fault_of(const ParameterInfo& info, const TensorCut& cut, int ranks, int grain) {
   const std::string name = "parameter '" + info.name + "' of shape " + listed(info.shape);
-  if (static_cast<std::size_t>(dim) >= info.shape.size()) return name + " has no dimension to be cut along";
-  const std::int64_t size = info.shape[static_cast<std::size_t>(dim)];
+  if (cut.dim < 0 || cut.dim >= std::ssize(info.shape)) return name + " has no dimension to be cut along";
+  if (cut.blocks < 1) return name + " cannot be cut in " + std::to_string(cut.blocks) + " blocks";
+  const std::int64_t size = info.shape[static_cast<std::size_t>(cut.dim)];
   const int parts = std::max(ranks, grain);
-  if (size > 0 && size % parts == 0) return {};
-  return name + " cannot be cut along dimension " + std::to_string(dim) + ": " + std::to_string(parts) +
-         (parts > ranks ? " tiles" : " ranks") + " do not divide " + std::to_string(size);
+  if (size > 0 && size % (parts * cut.blocks) == 0) return {};
+  const std::string blocks = cut.blocks == 1 ? "" : ", of " + std::to_string(cut.blocks) + " blocks";
+  return name + " cannot be cut along dimension " + std::to_string(cut.dim) + ": " + std::to_string(parts) +
+         (parts > ranks ? " tiles" : " ranks") + " do not divide " + std::to_string(size) + blocks;
+}
+
+// What this rank has of a parameter that is cut.
+Tile part_of(const ParameterInfo& info, const TensorCut& cut, int rank, int ranks) {
+  const auto dim = static_cast<std::size_t>(cut.dim);
+  const std::int64_t all = dim < info.shape.size() ? info.shape[dim] : 0;
+  return {info.name, rank * (all / cut.blocks / ranks), all / ranks, all, dim, /*cut=*/true, cut.blocks};
 }
 
 }  // namespace
@@ -51,21 +55,21 @@ void cut(Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimiz
   bool any = false;
   for (std::size_t i = 0; i < inventory.specs.size(); ++i) {
     const ParameterInfo& info = inventory.infos[i];
-    const auto dim = dimension_of(options.tensor, info);
-    if (!dim) continue;
+    const auto cut = cut_of(options.tensor, info);
+    if (!cut) continue;
     any = true;
-    if (const std::string fault = fault_of(info, *dim, ranks, grain); !fault.empty()) faults.push_back(fault);
+    if (const std::string fault = fault_of(info, *cut, ranks, grain); !fault.empty()) {
+      faults.push_back(fault);
+      continue;
+    }
     if (const std::string fault = tensor_fault(rules[i].optimizer); !fault.empty())
       faults.push_back("optimizer " + std::string(name(rules[i].optimizer)) + " of parameter '" + info.name +
                        "', which is cut, " + fault);
     if (inventory.tiles.contains(info.name))
       faults.push_back("parameter '" + info.name + "' is a tile of a zero::TiledLinear, and is not cut");
-    const std::int64_t all =
-        static_cast<std::size_t>(*dim) < info.shape.size() ? info.shape[static_cast<std::size_t>(*dim)] : 0;
-    inventory.cuts[i] = dim;
+    inventory.cuts[i] = cut;
     inventory.specs[i].numel /= ranks;
-    inventory.tiles[info.name] = {info.name, mesh.rank(Axis::tensor) * (all / ranks), all / ranks,
-                                  all,       static_cast<std::size_t>(*dim),          /*cut=*/true};
+    inventory.tiles[info.name] = part_of(info, *cut, mesh.rank(Axis::tensor), ranks);
   }
   for (const MaxNorms::Table& table : inventory.max_norms)
     if (inventory.cuts[static_cast<std::size_t>(table.parameter)])

@@ -53,7 +53,7 @@ std::vector<ParameterRule> rules_of_parts(const Inventory& inventory, const Opti
   for (std::size_t i = 0; i < rules.size(); ++i) {
     if (!inventory.cuts[i] || inventory.specs[i].numel == 0) continue;
     const std::int64_t ranks = elements_of(rules[i].shape) / inventory.specs[i].numel;
-    rules[i].shape[static_cast<std::size_t>(*inventory.cuts[i])] /= ranks;
+    rules[i].shape[static_cast<std::size_t>(inventory.cuts[i]->dim)] /= ranks;
   }
   return rules;
 }

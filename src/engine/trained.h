@@ -42,7 +42,7 @@ class Trained {
     rules_[static_cast<std::size_t>(parameter)].optimizer = optimizer;
   }
   // Along which dimension a parameter is cut over the tensor axis.
-  const std::optional<std::int64_t>& cut(int parameter) const { return cuts_[static_cast<std::size_t>(parameter)]; }
+  const std::optional<TensorCut>& cut(int parameter) const { return cuts_[static_cast<std::size_t>(parameter)]; }
   // By unit: see partition/staying.h.
   const std::vector<char>& staying() const { return staying_; }
 
@@ -64,7 +64,7 @@ class Trained {
   Options options_;
   Optimizer optimizer_;
   std::vector<ParameterInfo> infos_;
-  std::vector<std::optional<std::int64_t>> cuts_;
+  std::vector<std::optional<TensorCut>> cuts_;
   std::vector<ParameterRule> rules_;
   TrainedModule module_;
   Tiles tiles_;

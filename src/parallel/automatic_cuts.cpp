@@ -10,6 +10,8 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -17,6 +19,7 @@
 
 #include "backwards/arguments.h"
 #include "backwards/operator_kind.h"
+#include "parallel/dimensions.h"
 #include "parallel/operator_flow.h"
 #include "parallel/sharded_call.h"
 #include "parallel/sharded_tensor.h"
@@ -110,20 +113,20 @@ class Rehearsal {
  private:
   enum class Run : std::uint8_t { by_all, in_parts, whole };
 
-  void place(const at::Tensor& parameter, std::optional<std::int64_t> dim) {
-    cost_ += kElementKept * count_of(parameter) / (dim ? ranks_ : 1);
-    if (!dim) return;
+  void place(const at::Tensor& parameter, const std::optional<TensorCut>& cut) {
+    cost_ += kElementKept * count_of(parameter) / (cut ? ranks_ : 1);
+    if (!cut) return;
     std::vector<std::int64_t> sizes = parameter.sizes().vec();
-    sizes[static_cast<std::size_t>(*dim)] /= ranks_;
+    sizes[static_cast<std::size_t>(cut->dim)] /= ranks_;
     now_[parameter.unsafeGetTensorImpl()] =
-        sharded::tensor(at::empty(sizes, parameter.options()), AxisPlacement::shard(*dim), axis_);
+        sharded::tensor(at::empty(sizes, parameter.options()), AxisPlacement::shard(*cut), axis_);
   }
 
   // As its parameter is cut.
-  void bring(const at::Tensor& gradient, std::optional<std::int64_t> dim) {
+  void bring(const at::Tensor& gradient, const std::optional<TensorCut>& cut) {
     if (!gradient.defined()) return;
     const auto found = now_.find(gradient.unsafeGetTensorImpl());
-    if (found != now_.end()) sharded::own_gradient(found->second, dim, axis_);
+    if (found != now_.end()) sharded::own_gradient(found->second, cut, axis_);
   }
 
   Run play(const OperatorFlow::Call& call) {
@@ -193,9 +196,9 @@ class Rehearsal {
   double cost_ = 0;
 };
 
-bool can_be_cut(const at::Tensor& parameter, std::int64_t dim, int ranks) {
-  return parameter.is_floating_point() && parameter.element_size() >= 2 && dim < parameter.dim() &&
-         parameter.size(dim) > 0 && parameter.size(dim) % ranks == 0;
+bool can_be_cut(const at::Tensor& parameter, const TensorCut& cut, int ranks) {
+  return parameter.is_floating_point() && parameter.element_size() >= 2 && cut.dim < parameter.dim() &&
+         parameter.size(cut.dim) > 0 && parameter.size(cut.dim) % (cut.blocks * ranks) == 0;
 }
 
 struct Choice {
@@ -252,10 +255,60 @@ std::vector<Members> finer(const std::vector<Members>& kinds, std::size_t candid
   return parts;
 }
 
+using BlocksBySize = std::map<std::int64_t, std::set<std::int64_t>>;
+
+// What an operator divides a dimension into, or makes it of.
+struct Division {
+  std::int64_t size = 0, block = 0;
+};
+
+std::optional<Division> division_of(const OperatorFlow::Call& call) {
+  const std::string_view name = call.op.operator_name().name;
+  const auto tensors = [](const c10::IValue& value) {
+    std::vector<at::Tensor> all;
+    for_each_defined(value, [&](const at::Tensor& tensor) { all.push_back(tensor); });
+    return all;
+  };
+  const auto along = [&](const c10::IValue& dim, const at::Tensor& whole, const at::Tensor& part) {
+    const std::int64_t at = sharded_rules::from_front(dim.toInt(), whole.dim());
+    return Division{whole.size(at), part.size(at)};
+  };
+  const std::vector<at::Tensor> results = call.results.empty() ? tensors({}) : tensors(call.results.front());
+  if (results.empty()) return {};
+  if (name == "aten::split" || name == "aten::split_with_sizes")
+    return along(call.arguments[2], call.arguments[0].toTensor(), results.front());
+  if (name == "aten::slice") return along(call.arguments[1], call.arguments[0].toTensor(), results.front());
+  if (name == "aten::cat") return along(call.arguments[1], results.front(), tensors(call.arguments[0]).front());
+  if (name != "aten::view" && name != "aten::_unsafe_view" && name != "aten::_reshape_alias") return {};
+  // The last dimension, into several.
+  const at::Tensor from = call.arguments[0].toTensor();
+  if (from.dim() == 0) return {};
+  const std::int64_t size = from.size(-1);
+  std::int64_t inner = 1;
+  for (std::int64_t dim = results.front().dim() - 1; dim >= 0; --dim) {
+    if (inner > 1 && inner * results.front().size(dim) == size) return Division{size, inner};
+    inner *= results.front().size(dim);
+  }
+  return {};
+}
+
+// By a dimension's size, into how many blocks of one length operators divide it.
+BlocksBySize blocks_seen(const OperatorFlow& flow) {
+  constexpr std::int64_t kMost = 4;
+  BlocksBySize seen;
+  for (const OperatorFlow::Call& call : flow.calls()) {
+    const auto division = division_of(call);
+    if (!division || division->block == 0 || division->size % division->block != 0) continue;
+    const std::int64_t blocks = division->size / division->block;
+    if (blocks > 1 && blocks <= kMost) seen[division->size].insert(blocks);
+  }
+  return seen;
+}
+
 class Search {
  public:
   Search(const OperatorFlow& flow, const std::vector<CutCandidate>& candidates, int ranks)
-      : candidates_(candidates), ranks_(ranks), rehearsal_(flow, candidates, ranks) {}
+      : candidates_(candidates), ranks_(ranks), blocks_(blocks_seen(flow)), rehearsal_(flow, candidates, ranks) {}
 
   Choice none() { return with_cost(AxisCuts(candidates_.size())); }
 
@@ -269,7 +322,7 @@ class Search {
       const auto next = std::ranges::find_if(kinds, later);
       const std::size_t end = next == kinds.end() ? SIZE_MAX : next->used;
       choice.cost = rehearsal_.cost(choice.cuts, end);
-      for (const std::int64_t dim : {0, 1}) try_on(choice, kinds[i], dim, end);
+      for (const TensorCut& way : ways(kinds[i])) try_on(choice, kinds[i], way, end);
     }
     return with_cost(std::move(choice.cuts));
   }
@@ -279,18 +332,31 @@ class Search {
     constexpr std::size_t kRounds = 6;
     for (std::size_t turn = 0, same = 0; turn < kRounds * together.size() && same < together.size(); ++turn, ++same) {
       const double before = best.cost;
-      for (const std::optional<std::int64_t> other : {std::optional<std::int64_t>(), {0}, {1}})
-        try_on(best, together[turn % together.size()], other, SIZE_MAX);
+      const Members& members = together[turn % together.size()];
+      try_on(best, members, {}, SIZE_MAX);
+      for (const TensorCut& way : ways(members)) try_on(best, members, way, SIZE_MAX);
       if (best.cost < before) same = 0;
     }
     return best;
   }
 
  private:
-  bool change(AxisCuts& cuts, const Members& members, std::optional<std::int64_t> dim) const {
-    const auto fits = [&](std::size_t i) { return can_be_cut(candidates_[i].stand_in, *dim, ranks_); };
-    if (dim && !std::ranges::all_of(members.all, fits)) return false;
-    for (const std::size_t i : members.all) cuts[i] = dim;
+  // Columns, and then rows, each whole before in blocks.
+  std::vector<TensorCut> ways(const Members& members) const {
+    const at::Tensor& parameter = candidates_[members.all.front()].stand_in;
+    std::vector<TensorCut> all;
+    for (std::int64_t dim = 0; dim < std::min<std::int64_t>(parameter.dim(), 2); ++dim) {
+      all.push_back({dim});
+      if (const auto seen = blocks_.find(parameter.size(dim)); seen != blocks_.end())
+        for (const std::int64_t blocks : seen->second) all.push_back({dim, blocks});
+    }
+    return all;
+  }
+
+  bool change(AxisCuts& cuts, const Members& members, const std::optional<TensorCut>& cut) const {
+    const auto fits = [&](std::size_t i) { return can_be_cut(candidates_[i].stand_in, *cut, ranks_); };
+    if (cut && !std::ranges::all_of(members.all, fits)) return false;
+    for (const std::size_t i : members.all) cuts[i] = cut;
     return true;
   }
 
@@ -299,15 +365,16 @@ class Search {
     return {std::move(cuts), cost};
   }
 
-  void try_on(Choice& best, const Members& members, std::optional<std::int64_t> dim, std::size_t end) {
+  void try_on(Choice& best, const Members& members, const std::optional<TensorCut>& cut, std::size_t end) {
     Choice other = best;
-    if (!change(other.cuts, members, dim) || other.cuts == best.cuts) return;
+    if (!change(other.cuts, members, cut) || other.cuts == best.cuts) return;
     other.cost = rehearsal_.cost(other.cuts, end);
     if (other.cost < best.cost) best = std::move(other);
   }
 
   const std::vector<CutCandidate>& candidates_;
   int ranks_;
+  BlocksBySize blocks_;
   Rehearsal rehearsal_;
 };
 

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "zero/tensor_rule.h"
+
 namespace zero {
 
 class OperatorFlow;
@@ -19,11 +21,11 @@ struct CutCandidate {
   at::Tensor gradient;  // likewise; undefined: it has none
 };
 
-// For each the dimension along which it is cut; none: every rank has it.
-using AxisCuts = std::vector<std::optional<std::int64_t>>;
+// How each is cut; none: every rank has it.
+using AxisCuts = std::vector<std::optional<TensorCut>>;
 
 // Those for which a rank has least to do: see tensor_automatic(). 16-bit and wider floating-point numbers are cut,
-// along the first dimension or the second.
+// along the first dimension or the second, in one block or in as many as the program divides so long a dimension into.
 AxisCuts automatic_cuts(const OperatorFlow& flow, const std::vector<CutCandidate>& candidates, int ranks);
 
 }  // namespace zero

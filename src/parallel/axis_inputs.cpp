@@ -19,12 +19,12 @@ class AxisInputs final : public PartitionedInputs {
     const Unwatched unwatched;
     const at::Tensor values = sharded::all_here(input);
     if (!values.defined() || !values.is_contiguous() || !axis_->divides(values.numel())) return {};
-    return axis_->own(values.detach().view({-1}), 0).clone();
+    return axis_->own(values.detach().view({-1}), {0}).clone();
   }
 
   at::Tensor whole_of(const at::Tensor& slice, at::IntArrayRef sizes) override {
     const Unwatched unwatched;
-    return axis_->gather(slice, 0).view(sizes);
+    return axis_->gather(slice, {0}).view(sizes);
   }
 
  private:

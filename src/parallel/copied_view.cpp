@@ -50,7 +50,7 @@ void CopiedView::refresh() {
 void CopiedView::write_back() {
   const at::Tensor all = whole_laid_out(arguments_.front().toTensor(), of_);
   view_in(all).copy_(copy_);
-  of_.values.copy_(of_.axis->own(all, of_.placement.dim));
+  of_.values.copy_(of_.axis->own(all, of_.placement.cut()));
   of_.axis->wrote(of_.values);
   seen_ = of_.axis->writes_of(of_.values);
 }

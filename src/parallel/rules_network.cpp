@@ -53,23 +53,27 @@ bool embedding(ShardedCall& call) {
   return sequence ? call.give(call.axis()->sum_own(addend, 1), shard(1)) : call.give(addend, AxisPlacement::partial());
 }
 
-// Of rows that are cut each rank adds up its own. LibTorch leaves out rows of the number -1.
+// Of rows that are cut each rank adds up its own, of gradients of all tokens. LibTorch leaves out rows of the number
+// -1.
 bool embedding_rows_backward(ShardedCall& call) {
   const std::int64_t rows = call[2].toInt(), padding = call[3].toInt();
   const bool by_frequency = call[4].toBool();
-  if (call.sharded(0) || by_frequency || !call.axis()->divides(rows)) return false;
+  if (by_frequency || !call.axis()->divides(rows)) return false;
   const at::Tensor& numbers = call.part(1).values;
   const std::int64_t each = rows / call.axis()->size();
   const auto [own, elsewhere] = own_numbers(numbers, each, *call.axis());
   const at::Tensor left_out = padding < 0 ? elsewhere : elsewhere.bitwise_or(numbers.eq(padding));
-  return call.give(call.on_parts({{1, own.masked_fill(left_out, -1)}, {2, each}, {3, std::int64_t{-1}}}), {shard(0)});
+  return call.give(
+      call.on_parts(
+          {{0, sharded::whole(call.part(0))}, {1, own.masked_fill(left_out, -1)}, {2, each}, {3, std::int64_t{-1}}}),
+      {shard(0)});
 }
 
 // (grad_output, indices, num_weights, padding_idx, scale_grad_by_freq): of the table, what the numbers say.
 bool embedding_backward(ShardedCall& call) {
   if (call.sharded(1)) return false;
-  if (call.part(1).of_rows) return embedding_rows_backward(call);
   const bool columns = call.sharded(0) && call.part(0).placement.dim == call.tensor(0).dim() - 1;
+  if (call.part(1).of_rows && !columns) return embedding_rows_backward(call);
   return columns && call.give(call.on_parts(), {shard(1)});
 }
 
@@ -97,7 +101,7 @@ bool layer_norm_backward(ShardedCall& call) {
   ShardedCall::Changed changed;
   for (const std::size_t i : {0, 3, 4}) {
     if (call.sharded(i) && !(call.part(i).placement == placement)) return false;
-    if (!call.sharded(i)) changed.emplace_back(i, call.own(i, placement.dim).contiguous());
+    if (!call.sharded(i)) changed.emplace_back(i, call.own(i, placement.cut()).contiguous());
   }
   return call.give(call.on_parts(changed), {placement, AxisPlacement::partial(), AxisPlacement::partial()});
 }
@@ -121,7 +125,7 @@ std::optional<ByHeads> cut_by_heads(const ShardedCall& call, std::size_t first, 
   for (std::size_t i = first; i <= last; ++i) {
     if (call.sharded(i)) continue;
     if (!call.axis()->divides(call.tensor(i).size(cut->dim))) return {};
-    cut->changed.emplace_back(i, call.own(i, cut->dim));
+    cut->changed.emplace_back(i, call.own(i, {cut->dim}));
   }
   return cut;
 }
@@ -133,7 +137,7 @@ bool take_own_mask(const ShardedCall& call, std::size_t query, ByHeads& cut) {
   const auto i = static_cast<std::size_t>(mask);
   const std::int64_t more = call.tensor(query).dim() - call.tensor(i).dim(), dim = cut.dim - more;
   if (call.sharded(i)) return call.part(i).placement.dim == dim;
-  if (dim >= 0 && call.tensor(i).size(dim) != 1) cut.changed.emplace_back(i, call.own(i, dim));
+  if (dim >= 0 && call.tensor(i).size(dim) != 1) cut.changed.emplace_back(i, call.own(i, {dim}));
   return true;
 }
 
@@ -202,7 +206,7 @@ bool nll_loss_backward(ShardedCall& call) {
 
 constexpr NamedShardedRule kNetwork[] = {
     {"embedding", {embedding}},
-    {"embedding_dense_backward", {embedding_backward, /*takes_partial=*/false, /*takes_rows=*/true}},
+    {"embedding_dense_backward", {embedding_backward, ShardedRule::rows}},
     {"native_layer_norm", {layer_norm}},
     {"native_layer_norm_backward", {layer_norm_backward}},
     {"_scaled_dot_product_flash_attention_for_cpu", {attention}},

@@ -12,28 +12,36 @@
 namespace zero::sharded_rules {
 namespace {
 
-// Where tensors that are broadcast are cut, counted from the last dimension, as they are aligned; none: in several
-// places.
-std::optional<std::int64_t> cut_from_behind(const ShardedCall& call) {
-  std::optional<std::int64_t> cut;
+// How tensors that are broadcast are cut, the dimension counted from the last one, as they are aligned; none: in
+// several ways.
+std::optional<TensorCut> cut_from_behind(const ShardedCall& call) {
+  std::optional<TensorCut> cut;
   for (std::size_t i = 0; i < call.size(); ++i) {
     if (!call.sharded(i)) continue;
-    const std::int64_t behind = call.tensor(i).dim() - 1 - call.part(i).placement.dim;
-    if (cut && *cut != behind) return {};
+    const AxisPlacement& placement = call.part(i).placement;
+    const TensorCut behind{call.tensor(i).dim() - 1 - placement.dim, placement.blocks};
+    if (cut && !(*cut == behind)) return {};
     cut = behind;
   }
   return cut;
 }
 
-// What all ranks have is taken in part where it is as long there.
-std::optional<ShardedCall::Changed> aligned(const ShardedCall& call, std::int64_t behind) {
+// What all ranks have is taken in part where it is as long there. In tiles what has gaps is put together: of rows that
+// are computed with one by one so many go by vectors, and those at their ends alone, by how long they are.
+std::optional<ShardedCall::Changed> aligned(const ShardedCall& call, const TensorCut& behind) {
   ShardedCall::Changed changed;
   for (std::size_t i = 0; i < call.size(); ++i) {
-    if (!call.has_tensor(i) || call.sharded(i)) continue;
+    if (!call.has_tensor(i)) continue;
+    if (call.sharded(i)) {
+      const at::Tensor& part = call.part(i).values;
+      if (call.axis()->in_tiles() && !call.writes(i) && !part.is_non_overlapping_and_dense())
+        changed.emplace_back(i, part.contiguous());
+      continue;
+    }
     if (call.writes(i)) return {};
     const at::Tensor& values = call.part(i).values;
-    const std::int64_t dim = values.dim() - 1 - behind;
-    if (dim >= 0 && values.size(dim) != 1) changed.emplace_back(i, call.own(i, dim));
+    const std::int64_t dim = values.dim() - 1 - behind.dim;
+    if (dim >= 0 && values.size(dim) != 1) changed.emplace_back(i, call.own(i, {dim, behind.blocks}));
   }
   return changed;
 }
@@ -46,7 +54,7 @@ bool broadcast(ShardedCall& call) {
   std::int64_t dims = 0;
   for (std::size_t i = 0; i < call.size(); ++i)
     if (call.has_tensor(i)) dims = std::max(dims, call.tensor(i).dim());
-  return call.give(call.on_parts(*changed), {AxisPlacement::shard(dims - 1 - *behind)});
+  return call.give(call.on_parts(*changed), {AxisPlacement::shard(dims - 1 - behind->dim, behind->blocks)});
 }
 
 bool all_partial(const ShardedCall& call) {
@@ -92,7 +100,7 @@ bool drawn_in_place(ShardedCall& call) {
   const TensorPart& part = call.part(0);
   const at::Tensor all = like_the_whole(call);
   call.on_parts({{0, all}});
-  part.values.copy_(call.axis()->own(all, part.placement.dim));
+  part.values.copy_(call.axis()->own(all, part.placement.cut()));
   return call.give({call[0]}, {part.placement});
 }
 
@@ -101,14 +109,14 @@ bool drawn(ShardedCall& call) {
   if (!call.sharded(0)) return false;
   const TensorPart& part = call.part(0);
   std::vector<c10::IValue> all = call.on_parts({{0, like_the_whole(call)}});
-  return call.give(call.axis()->own(all.front().toTensor(), part.placement.dim).contiguous(), part.placement);
+  return call.give(call.axis()->own(all.front().toTensor(), part.placement.cut()).contiguous(), part.placement);
 }
 
 bool native_dropout(ShardedCall& call) {
   const TensorPart& part = call.part(0);
   std::vector<c10::IValue> all = call.on_parts({{0, at::ones(call.tensor(0).sizes(), part.values.options())}});
   const auto own = [&](const c10::IValue& value) {
-    return call.axis()->own(value.toTensor(), part.placement.dim).contiguous();
+    return call.axis()->own(value.toTensor(), part.placement.cut()).contiguous();
   };
   return call.give({part.values * own(all[0]), own(all[1])}, {part.placement});
 }
@@ -230,28 +238,29 @@ constexpr const char* kBroadcasting[] = {"abs",
                                          "lift_fresh",
                                          "special_expit"};
 
+constexpr unsigned kPartial = ShardedRule::partial | ShardedRule::blocks;
 constexpr NamedShardedRule kOthers[] = {
-    {"add", {sum_of_two, true}},
-    {"add_", {sum_of_two, true}},
-    {"sub", {sum_of_two, true}},
-    {"sub_", {sum_of_two, true}},
-    {"mul", {multiple, true}},
-    {"div", {multiple, true}},
-    {"neg", {multiple, true}},
-    {"bernoulli_", {drawn_in_place}},
-    {"uniform_", {drawn_in_place}},
-    {"normal_", {drawn_in_place}},
-    {"exponential_", {drawn_in_place}},
-    {"random_", {drawn_in_place}},
-    {"rand_like", {drawn}},
-    {"randn_like", {drawn}},
-    {"native_dropout", {native_dropout}},
+    {"add", {sum_of_two, kPartial}},
+    {"add_", {sum_of_two, kPartial}},
+    {"sub", {sum_of_two, kPartial}},
+    {"sub_", {sum_of_two, kPartial}},
+    {"mul", {multiple, kPartial}},
+    {"div", {multiple, kPartial}},
+    {"neg", {multiple, kPartial}},
+    {"bernoulli_", {drawn_in_place, ShardedRule::blocks}},
+    {"uniform_", {drawn_in_place, ShardedRule::blocks}},
+    {"normal_", {drawn_in_place, ShardedRule::blocks}},
+    {"exponential_", {drawn_in_place, ShardedRule::blocks}},
+    {"random_", {drawn_in_place, ShardedRule::blocks}},
+    {"rand_like", {drawn, ShardedRule::blocks}},
+    {"randn_like", {drawn, ShardedRule::blocks}},
+    {"native_dropout", {native_dropout, ShardedRule::blocks}},
 };
 
 constexpr auto kPointwise = [] {
   std::array<NamedShardedRule, std::size(kBroadcasting) + std::size(kOthers)> all{};
   auto end = std::ranges::copy(kOthers, all.begin()).out;
-  for (const char* const name : kBroadcasting) *end++ = {name, {broadcast}};
+  for (const char* const name : kBroadcasting) *end++ = {name, {broadcast, ShardedRule::blocks}};
   return all;
 }();
 

@@ -2,6 +2,7 @@
 // that is summed over an addend (Megatron-LM, section 3).
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -25,6 +26,9 @@ Cut cut_of(const TensorPart& part, bool first) {
 struct Product {
   at::Tensor a, b;
   Cut cut;  // of what comes of it; along `inner` an addend comes
+  std::int64_t blocks = 1;
+
+  AxisPlacement placement() const;
 };
 
 // What is cut in one alone is taken in part of the other. None: they do not fit together.
@@ -32,24 +36,27 @@ std::optional<Product> product_of(const ShardedCall& call, std::size_t i) {
   const TensorPart &a = call.part(i), &b = call.part(i + 1);
   const Cut of_a = cut_of(a, true), of_b = cut_of(b, false);
   if (of_a == Cut::rows && of_b == Cut::columns)
-    return Product{call.axis()->gather(a.values, a.placement.dim), b.values, of_b};
-  if (of_a != Cut::none && of_b != Cut::none && of_a != of_b) return {};
+    return Product{call.axis()->gather(a.values, a.placement.cut()), b.values, of_b, b.placement.blocks};
+  const bool both = of_a != Cut::none && of_b != Cut::none;
+  if (both && (of_a != of_b || a.placement.blocks != b.placement.blocks)) return {};
   const Cut cut = of_a != Cut::none ? of_a : of_b;
-  Product product{a.values, b.values, cut};
+  const std::int64_t blocks = std::max(a.placement.blocks, b.placement.blocks);
+  Product product{a.values, b.values, cut, blocks};
   const std::int64_t last = a.values.dim() - 1;
   const auto other = [&](const TensorPart& part, std::int64_t dim) {
-    return part.placement.sharded() ? part.values : call.axis()->own(part.values, dim);
+    return part.placement.sharded() ? part.values : call.axis()->own(part.values, {dim, blocks});
   };
-  if (cut == Cut::batch) product = {other(a, 0), other(b, 0), cut};
-  if (cut == Cut::inner) product = {other(a, last), other(b, last - 1), cut};
+  if (cut == Cut::batch) product = {other(a, 0), other(b, 0), cut, blocks};
+  if (cut == Cut::inner) product = {other(a, last), other(b, last - 1), cut, blocks};
   return product;
 }
 
-AxisPlacement placement_of(Cut cut, std::int64_t dims) {
+AxisPlacement Product::placement() const {
+  const std::int64_t dims = a.dim();
   switch (cut) {
-    case Cut::batch: return AxisPlacement::shard(0);
-    case Cut::rows: return AxisPlacement::shard(dims - 2);
-    case Cut::columns: return AxisPlacement::shard(dims - 1);
+    case Cut::batch: return AxisPlacement::shard(0, blocks);
+    case Cut::rows: return AxisPlacement::shard(dims - 2, blocks);
+    case Cut::columns: return AxisPlacement::shard(dims - 1, blocks);
     default: return AxisPlacement::partial();
   }
 }
@@ -60,7 +67,8 @@ std::vector<at::Tensor> in_tiles(const ShardedCall& call, const Product& product
   const int tiles = call.axis()->tiles();
   const std::int64_t last = product.a.dim() - 1;
   const auto of = [&](const at::Tensor& operand, bool cut, std::int64_t dim) {
-    return cut ? operand.chunk(tiles, dim) : std::vector<at::Tensor>(static_cast<std::size_t>(tiles), operand);
+    return cut ? call.axis()->tiles_of(operand, {dim, product.blocks})
+               : std::vector<at::Tensor>(static_cast<std::size_t>(tiles), operand);
   };
   const bool inner = product.cut == Cut::inner;
   const std::vector<at::Tensor> a = of(product.a, inner || product.cut == Cut::rows, inner ? last : last - 1);
@@ -77,8 +85,8 @@ std::vector<at::Tensor> in_tiles(const ShardedCall& call, const Product& product
 bool multiply_in_tiles(ShardedCall& call, const Product& product) {
   std::vector<at::Tensor> tiles = in_tiles(call, product, 0, {});
   if (product.cut == Cut::inner) return call.give(call.axis()->sum_of_tiles(std::move(tiles)), {});
-  const AxisPlacement placement = placement_of(product.cut, product.a.dim());
-  return call.give(at::cat(tiles, placement.dim), placement);
+  const AxisPlacement placement = product.placement();
+  return call.give(TensorAxis::joined(tiles, placement.cut()), placement);
 }
 
 // Where the tiles divide what is cut.
@@ -88,14 +96,14 @@ bool is_in_tiles(const ShardedCall& call, const Product& product) {
   const std::int64_t size = product.cut == Cut::columns
                                 ? product.b.size(dims - 1)
                                 : product.a.size(product.cut == Cut::inner ? dims - 1 : dims - 2);
-  return size % call.axis()->tiles() == 0;
+  return size % (product.blocks * call.axis()->tiles()) == 0;
 }
 
 bool multiply(ShardedCall& call) {
   const auto product = product_of(call, 0);
   if (!product) return false;
   if (is_in_tiles(call, *product)) return multiply_in_tiles(call, *product);
-  return call.give(call.on_parts({{0, product->a}, {1, product->b}}), {placement_of(product->cut, product->a.dim())});
+  return call.give(call.on_parts({{0, product->a}, {1, product->b}}), {product->placement()});
 }
 
 // What is added is added to the sum of the tiles, as that is one operator of its own there.
@@ -109,13 +117,14 @@ bool add_in_tiles(ShardedCall& call, const Product& product, const AxisPlacement
     return call.give(total.add(added.values, call[static_cast<std::size_t>(beta)].toScalar()), {});
   }
   const std::int64_t dim = placement.dim - (product.a.dim() - added.values.dim());
-  if (added.placement.sharded() && added.placement.dim != dim) return false;
+  const TensorCut cut{dim, placement.blocks};
+  if (added.placement.sharded() && !(added.placement.cut() == cut)) return false;
   const bool broadcast = !added.placement.sharded() && (dim < 0 || added.values.size(dim) == 1);
-  const at::Tensor own = added.placement.sharded() || broadcast ? added.values : call.own(0, dim);
+  const at::Tensor own = added.placement.sharded() || broadcast ? added.values : call.own(0, cut);
   const auto tiles = static_cast<std::size_t>(call.axis()->tiles());
   const std::vector<at::Tensor> each =
-      broadcast ? std::vector<at::Tensor>(tiles, own) : own.chunk(static_cast<std::int64_t>(tiles), dim);
-  return call.give(at::cat(in_tiles(call, product, 1, each), placement.dim), placement);
+      broadcast ? std::vector<at::Tensor>(tiles, own) : call.axis()->tiles_of(own, cut);
+  return call.give(TensorAxis::joined(in_tiles(call, product, 1, each), placement.cut()), placement);
 }
 
 // The first argument is added, times a number: once, where addends come of the product.
@@ -123,7 +132,7 @@ bool multiply_and_add(ShardedCall& call) {
   const auto product = product_of(call, 1);
   if (!product || product->cut == Cut::none) return false;
   const std::int64_t dims = product->a.dim();
-  const AxisPlacement placement = placement_of(product->cut, dims);
+  const AxisPlacement placement = product->placement();
   const TensorPart& added = call.part(0);
   if (is_in_tiles(call, *product)) return add_in_tiles(call, *product, placement);
   if (placement.is_partial()) {
@@ -132,9 +141,10 @@ bool multiply_and_add(ShardedCall& call) {
     return call.give(call.on_parts({{0, at::zeros_like(added.values)}, {1, product->a}, {2, product->b}}), {placement});
   }
   const std::int64_t dim = placement.dim - (dims - added.values.dim());
-  if (added.placement.sharded() && added.placement.dim != dim) return false;
+  const TensorCut cut{dim, placement.blocks};
+  if (added.placement.sharded() && !(added.placement.cut() == cut)) return false;
   const bool whole = !added.placement.sharded() && dim >= 0 && added.values.size(dim) != 1;
-  return call.give(call.on_parts({{0, whole ? call.own(0, dim) : added.values}, {1, product->a}, {2, product->b}}),
+  return call.give(call.on_parts({{0, whole ? call.own(0, cut) : added.values}, {1, product->a}, {2, product->b}}),
                    {placement});
 }
 
@@ -151,7 +161,7 @@ bool convolution(ShardedCall& call) {
   if (by_batch) return !(bias && call.sharded(2)) && call.give(call.on_parts(), {AxisPlacement::shard(0)});
   if (by_outputs) {
     if (bias && !call.sharded(2))
-      return call.give(call.on_parts({{2, call.own(2, 0)}}), {AxisPlacement::shard(channels)});
+      return call.give(call.on_parts({{2, call.own(2, {0})}}), {AxisPlacement::shard(channels)});
     return call.give(call.on_parts(), {AxisPlacement::shard(channels)});
   }
   const bool by_inputs =
@@ -160,8 +170,8 @@ bool convolution(ShardedCall& call) {
                     (!input.placement.sharded() || input.placement.dim == channels);
   if (!by_inputs || !fits || (bias && call.sharded(2))) return false;
   ShardedCall::Changed changed;
-  if (!input.placement.sharded()) changed.emplace_back(0, call.own(0, channels));
-  if (!weight.placement.sharded()) changed.emplace_back(1, call.own(1, inputs));
+  if (!input.placement.sharded()) changed.emplace_back(0, call.own(0, {channels}));
+  if (!weight.placement.sharded()) changed.emplace_back(1, call.own(1, {inputs}));
   if (bias && call.axis()->rank() != 0) changed.emplace_back(2, at::zeros_like(call.part(2).values));
   return call.give(call.on_parts(changed), {AxisPlacement::partial()});
 }
@@ -179,7 +189,7 @@ bool convolution_backward(ShardedCall& call) {
   if (weight.placement == shard(outputs) && !input.placement.sharded()) {
     if (grad.placement.sharded() && grad.placement.dim != channels) return false;
     ShardedCall::Changed changed;
-    if (!grad.placement.sharded()) changed.emplace_back(0, call.own(0, channels));
+    if (!grad.placement.sharded()) changed.emplace_back(0, call.own(0, {channels}));
     if (call[3].isIntList()) {
       std::vector<std::int64_t> sizes = call[3].toIntVector();
       sizes[0] /= call.axis()->size();
@@ -193,10 +203,10 @@ bool convolution_backward(ShardedCall& call) {
 }
 
 constexpr NamedShardedRule kProducts[] = {
-    {"mm", {multiply}},
-    {"bmm", {multiply}},
-    {"addmm", {multiply_and_add}},
-    {"baddbmm", {multiply_and_add}},
+    {"mm", {multiply, ShardedRule::blocks}},
+    {"bmm", {multiply, ShardedRule::blocks}},
+    {"addmm", {multiply_and_add, ShardedRule::blocks}},
+    {"baddbmm", {multiply_and_add, ShardedRule::blocks}},
     {"convolution", {convolution}},
     {"convolution_backward", {convolution_backward}},
 };

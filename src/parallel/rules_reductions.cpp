@@ -21,9 +21,10 @@ struct Reduced {
 
   bool has(std::int64_t dim) const { return std::ranges::count(dims, dim) > 0; }
   // Where a dimension is that is not one of them.
-  AxisPlacement behind(std::int64_t dim) const {
+  AxisPlacement behind(const AxisPlacement& placement) const {
+    const std::int64_t dim = placement.dim;
     const auto before = std::ranges::count_if(dims, [&](std::int64_t each) { return each < dim; });
-    return AxisPlacement::shard(keeps ? dim : dim - before);
+    return placement.at(keeps ? dim : dim - before);
   }
 };
 
@@ -37,15 +38,16 @@ Reduced reduced_by(const ShardedCall& call) {
 std::vector<c10::IValue> by_tile(const ShardedCall& call) {
   const TensorAxis& axis = *call.axis();
   if (!axis.in_tiles() || axis.tiles() == 1) return call.on_parts();
-  const std::int64_t cut = call.part(0).placement.dim, behind = reduced_by(call).behind(cut).dim;
+  const AxisPlacement& placement = call.part(0).placement;
+  const AxisPlacement behind = reduced_by(call).behind(placement);
   std::vector<std::vector<at::Tensor>> tiles;
-  for (const at::Tensor& tile : call.part(0).values.chunk(axis.tiles(), cut)) {
+  for (const at::Tensor& tile : axis.tiles_of(call.part(0).values, placement.cut())) {
     const std::vector<c10::IValue> results = call.on_parts({{0, tile}});
     tiles.resize(results.size());
     for (std::size_t i = 0; i < results.size(); ++i) tiles[i].push_back(results[i].toTensor());
   }
   std::vector<c10::IValue> all;
-  for (const std::vector<at::Tensor>& each : tiles) all.emplace_back(at::cat(each, behind));
+  for (const std::vector<at::Tensor>& each : tiles) all.emplace_back(TensorAxis::joined(each, behind.cut()));
   return all;
 }
 
@@ -55,16 +57,16 @@ bool along_others(ShardedCall& call) {
     if (call.sharded(i)) return false;
   if (call.find("dim") < 0) return false;
   const Reduced reduced = reduced_by(call);
-  const std::int64_t cut = call.part(0).placement.dim;
-  return !reduced.has(cut) && call.give(by_tile(call), {reduced.behind(cut)});
+  const AxisPlacement& placement = call.part(0).placement;
+  return !reduced.has(placement.dim) && call.give(by_tile(call), {reduced.behind(placement)});
 }
 
-// Along dimensions of which one is cut.
-at::Tensor sum_in_tiles(const ShardedCall& call) {
+// What the operator gives of each tile, along dimensions of which one is cut.
+std::vector<at::Tensor> each_tiles(const ShardedCall& call) {
   std::vector<at::Tensor> sums;
-  for (const at::Tensor& tile : call.part(0).values.chunk(call.axis()->tiles(), call.part(0).placement.dim))
+  for (const at::Tensor& tile : call.axis()->tiles_of(call.part(0).values, call.part(0).placement.cut()))
     sums.push_back(call.on_parts({{0, tile}}).front().toTensor());
-  return call.axis()->sum_of_tiles(std::move(sums));
+  return sums;
 }
 
 // What is added up in integers is summed whole.
@@ -72,20 +74,24 @@ bool sum(ShardedCall& call) {
   const TensorPart& part = call.part(0);
   const Reduced reduced = reduced_by(call);
   if (part.placement.sharded() && !reduced.has(part.placement.dim))
-    return call.give(by_tile(call), {reduced.behind(part.placement.dim)});
+    return call.give(by_tile(call), {reduced.behind(part.placement)});
   const c10::IValue dtype = call[static_cast<std::size_t>(call.find("dtype"))];
   const at::ScalarType added_in = dtype.isNone() ? part.values.scalar_type() : dtype.toScalarType();
   if (!at::isFloatingType(added_in)) return false;
-  if (call.axis()->in_tiles()) return call.give(sum_in_tiles(call), {});
+  if (call.axis()->in_tiles()) return call.give(call.axis()->sum_of_tiles(each_tiles(call)), {});
   return call.give(call.on_parts(), {AxisPlacement::partial()});
 }
 
-// Parts are alike in length: the mean is that of the ranks' means.
+// Parts are alike in length, and so are tiles: the mean is that of their means.
 bool mean(ShardedCall& call) {
   const TensorPart& part = call.part(0);
   const Reduced reduced = reduced_by(call);
-  if (!reduced.has(part.placement.dim)) return call.give(by_tile(call), {reduced.behind(part.placement.dim)});
-  if (call.axis()->in_tiles()) return call.give(sum_in_tiles(call).div(call.axis()->size() * call.axis()->tiles()), {});
+  if (!reduced.has(part.placement.dim)) return call.give(by_tile(call), {reduced.behind(part.placement)});
+  if (call.axis()->in_tiles()) {
+    std::vector<at::Tensor> means = each_tiles(call);
+    const std::int64_t count = call.axis()->size() * std::ssize(means);
+    return call.give(call.axis()->sum_of_tiles(std::move(means)).div(count), {});
+  }
   std::vector<c10::IValue> results = call.on_parts();
   return call.give(results.front().toTensor().div(call.axis()->size()), AxisPlacement::partial());
 }
@@ -106,7 +112,7 @@ at::Tensor wide(const at::Tensor& values) {
 at::Tensor sum_over_ranks(const ShardedCall& call, const at::Tensor& values) {
   const std::int64_t dim = call.part(0).placement.dim;
   std::vector<at::Tensor> sums;
-  for (const at::Tensor& tile : values.chunk(call.axis()->tiles(), dim))
+  for (const at::Tensor& tile : call.axis()->tiles_of(values, call.part(0).placement.cut()))
     sums.push_back(tile.sum(dim, /*keepdim=*/true));
   return call.axis()->sum_of_tiles(std::move(sums));
 }
@@ -116,7 +122,7 @@ at::Tensor sum_of_exponentials(const ShardedCall& call, const at::Tensor& values
   constexpr std::int64_t kPieces = 16;
   if (call.part(0).placement.dim == 0) return sum_over_ranks(call, values.exp());
   std::vector<at::Tensor> sums;
-  for (const at::Tensor& tile : values.chunk(call.axis()->tiles(), call.part(0).placement.dim)) {
+  for (const at::Tensor& tile : call.axis()->tiles_of(values, call.part(0).placement.cut())) {
     std::vector<at::Tensor> pieces;
     for (const at::Tensor& piece : tile.chunk(kPieces, 0))
       pieces.push_back(piece.exp().sum(call.part(0).placement.dim, /*keepdim=*/true));
@@ -146,6 +152,11 @@ bool softmax(ShardedCall& call) {
   return call.give(log_softmax_over_ranks(call).exp().to(call.part(0).values.scalar_type()), call.part(0).placement);
 }
 
+// What attention by products has in the place of softmax(): rows without any number are 0.
+bool safe_softmax(ShardedCall& call) {
+  return softmax_along_another(call, 1) && call.give(call.on_parts(), {call.part(0).placement});
+}
+
 // (grad_output, output, dim, input_dtype).
 bool same_parts_of_both(const ShardedCall& call) {
   return call.sharded(0) && call.part(0).placement == call.part(1).placement &&
@@ -169,25 +180,26 @@ bool softmax_backward(ShardedCall& call) {
 }
 
 constexpr NamedShardedRule kReductions[] = {
-    {"sum", {sum, true}},
-    {"mean", {mean}},
-    {"amax", {along_others}},
-    {"amin", {along_others}},
-    {"any", {along_others}},
-    {"all", {along_others}},
-    {"prod", {along_others}},
-    {"var", {along_others}},
-    {"std", {along_others}},
-    {"max", {along_others}},
-    {"min", {along_others}},
-    {"argmax", {along_others}},
-    {"argmin", {along_others}},
-    {"logsumexp", {along_others}},
-    {"linalg_vector_norm", {along_others}},
-    {"_softmax", {softmax}},
-    {"_log_softmax", {log_softmax}},
-    {"_softmax_backward_data", {softmax_backward}},
-    {"_log_softmax_backward_data", {log_softmax_backward}},
+    {"sum", {sum, ShardedRule::partial | ShardedRule::blocks}},
+    {"mean", {mean, ShardedRule::blocks}},
+    {"amax", {along_others, ShardedRule::blocks}},
+    {"amin", {along_others, ShardedRule::blocks}},
+    {"any", {along_others, ShardedRule::blocks}},
+    {"all", {along_others, ShardedRule::blocks}},
+    {"prod", {along_others, ShardedRule::blocks}},
+    {"var", {along_others, ShardedRule::blocks}},
+    {"std", {along_others, ShardedRule::blocks}},
+    {"max", {along_others, ShardedRule::blocks}},
+    {"min", {along_others, ShardedRule::blocks}},
+    {"argmax", {along_others, ShardedRule::blocks}},
+    {"argmin", {along_others, ShardedRule::blocks}},
+    {"logsumexp", {along_others, ShardedRule::blocks}},
+    {"linalg_vector_norm", {along_others, ShardedRule::blocks}},
+    {"_softmax", {softmax, ShardedRule::blocks}},
+    {"_safe_softmax", {safe_softmax, ShardedRule::blocks}},
+    {"_log_softmax", {log_softmax, ShardedRule::blocks}},
+    {"_softmax_backward_data", {softmax_backward, ShardedRule::blocks}},
+    {"_log_softmax_backward_data", {log_softmax_backward, ShardedRule::blocks}},
 };
 
 }  // namespace

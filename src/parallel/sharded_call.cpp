@@ -39,6 +39,16 @@ bool is_in_place_view(const c10::OperatorHandle& op) {
   return op.hasTag(at::Tag::inplace_view);
 }
 
+// The operator that returns what this one makes of its first argument; none: that is no view. transpose_() has no name
+// of an overload, and transpose() has one.
+std::optional<c10::OperatorHandle> view_instead_of(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  for (const std::string& overload : {op.operator_name().overload_name, std::string("int")})
+    if (auto view = c10::Dispatcher::singleton().findSchema({name.substr(0, name.size() - 1), overload}))
+      return is_view(*view) ? view : std::nullopt;
+  return {};
+}
+
 // Whether it writes results into arguments that are there for that.
 bool writes_others(const c10::OperatorHandle& op) {
   const auto& arguments = op.schema().arguments();
@@ -153,8 +163,14 @@ bool ShardedCall::any_of_rows() const {
                              [](const auto& parts) { return std::ranges::any_of(parts, &TensorPart::of_rows); });
 }
 
+bool ShardedCall::any_in_blocks() const {
+  return std::ranges::any_of(parts_, [](const auto& parts) {
+    return std::ranges::any_of(parts, [](const TensorPart& part) { return part.placement.blocks > 1; });
+  });
+}
+
 void ShardedCall::run() {
-  refuse_change_of_sizes();
+  if (changes_sizes()) return change_sizes();
   leave_others();
   refresh_copies();
   run_by_rule();
@@ -168,7 +184,7 @@ void ShardedCall::leave_others() {
                            torch::autograd::get_current_graph_task_id() != -1;
   if (!accumulates || parts_[0].empty() || parts_[0][0].axis == nullptr) return;
   ShardedStorage& storage = *ShardedStorage::of(tensor(0).unsafeGetTensorImpl());
-  if (parts_[0][0].values.storage().use_count() == 1) return;
+  if (parts_[0][0].copied == nullptr && parts_[0][0].values.storage().use_count() == 1) return;
   storage.leave_others();
   parts_[0][0] = storage.part();
 }
@@ -181,15 +197,16 @@ bool ShardedCall::results_are_known() const {
 void ShardedCall::run_by_rule() {
   const ShardedRule* const rule = sharded_rule_of(op_);
   const auto by_rule = [&] {
-    const bool applied = rule != nullptr && rule->apply(*this);
+    const bool applied =
+        rule != nullptr && ((rule->takes & ShardedRule::blocks) != 0 || !any_in_blocks()) && rule->apply(*this);
     if (applied) axis_->count(op_.operator_name().name, true);
     return applied;
   };
   if (any(AxisPlacement::Kind::partial)) {
-    if (rule != nullptr && rule->takes_partial && by_rule()) return;
+    if (rule != nullptr && (rule->takes & ShardedRule::partial) != 0 && by_rule()) return;
     sum_partial();
   }
-  const bool rows = rule != nullptr && rule->takes_rows && any_of_rows();
+  const bool rows = rule != nullptr && (rule->takes & ShardedRule::rows) != 0 && any_of_rows();
   if (!any(AxisPlacement::Kind::shard) && !rows) return plainly();
   if (by_rule()) return;
   axis_->count(op_.operator_name().name, false);
@@ -201,11 +218,25 @@ bool ShardedCall::gather() {
   return true;
 }
 
-void ShardedCall::refuse_change_of_sizes() const {
-  if (!is_in_place_view(op_) || parts_.empty() || parts_[0].empty() || parts_[0][0].axis == nullptr) return;
-  throw StateError("operator " + op_.operator_name().name +
-                       " would change, in place, the sizes of a tensor that is cut over the ranks of the tensor axis",
-                   "use the operator that returns another tensor");
+bool ShardedCall::changes_sizes() const {
+  return is_in_place_view(op_) && !parts_.empty() && !parts_[0].empty() && parts_[0][0].axis != nullptr;
+}
+
+// The tensor becomes the view. What autograd has saved of it has its storage, and stays as it was.
+void ShardedCall::change_sizes() {
+  const at::Tensor self = tensor(0);
+  const auto view = view_instead_of(op_);
+  if (!view || ShardedStorage::of(self.unsafeGetTensorImpl())->is_parameter())
+    throw StateError("operator " + op_.operator_name().name +
+                         " would change, in place, the sizes of what is cut over the ranks of the tensor axis",
+                     "use the operator that returns another tensor");
+  Stack stack(arguments_.begin(), arguments_.end());
+  ShardedCall(*view, &stack).run();
+  const at::Tensor seen = stack.front().toTensor();
+  c10::TensorImpl& impl = *self.unsafeGetTensorImpl();
+  impl.set_storage_keep_dtype(seen.storage());
+  impl.set_sizes_and_strides(seen.sizes(), seen.strides(), seen.storage_offset());
+  put({c10::IValue(self)});
 }
 
 void ShardedCall::refresh_copies() {
@@ -281,7 +312,7 @@ void ShardedCall::whole() {
     if (!writes(i)) continue;
     auto part = parts_[i].begin();
     for_each_defined(value, [&](const at::Tensor& written) {
-      if (part->placement.sharded()) part->values.copy_(axis_->own(written, part->placement.dim));
+      if (part->placement.sharded()) part->values.copy_(axis_->own(written, part->placement.cut()));
       ++part;
     });
   }
@@ -337,7 +368,7 @@ bool ShardedCall::give(std::vector<c10::IValue> results, const std::vector<AxisP
     if (written_as(i) != nullptr) continue;
     const AxisPlacement placement = placements.size() == 1 ? placements.front() : placements[i];
     results[i] = with_tensors(results[i], [&](at::Tensor values) {
-      if (placement.sharded() && results_are_known()) values = axis_->own(values, placement.dim);
+      if (placement.sharded() && results_are_known()) values = axis_->own(values, placement.cut());
       if (!placement.is_partial()) return sharded::tensor(values, placement, axis_);
       if (axis_->in_tiles()) return axis_->sum(values);
       return sharded::tensor({values, placement, axis_, {}, addend_of(values)});

@@ -42,8 +42,8 @@ class ShardedCall {
   const c10::OperatorHandle& op() const { return op_; }
   bool writes(std::size_t i) const;
 
-  // This rank's part of an argument that all have, along a dimension.
-  at::Tensor own(std::size_t i, std::int64_t dim) const { return axis_->own(part(i).values, dim); }
+  // This rank's part of an argument that all have.
+  at::Tensor own(std::size_t i, const TensorCut& cut) const { return axis_->own(part(i).values, cut); }
 
   // In the place of a rule: all of what is cut is due here, on every rank, and kept for others.
   bool gather();
@@ -66,11 +66,13 @@ class ShardedCall {
   void note_writes();
   bool any(AxisPlacement::Kind kind) const;
   bool any_of_rows() const;
+  bool any_in_blocks() const;
   void plainly();
   void whole();
   std::vector<c10::IValue> copies_of_views(std::vector<c10::IValue> results) const;
   std::vector<c10::IValue> views_of_copies(std::vector<c10::IValue> results) const;
-  void refuse_change_of_sizes() const;
+  bool changes_sizes() const;
+  void change_sizes();
   const c10::IValue* written_as(std::size_t result) const;
   void put(std::vector<c10::IValue> results);
 
@@ -108,8 +110,10 @@ class KnownResults {
 // knows that it can.
 struct ShardedRule {
   bool (*apply)(ShardedCall& call);
-  bool takes_partial = false;  // else tensors that are partial are summed before
-  bool takes_rows = false;     // numbers of rows that are cut, of which others take nothing
+  // What else it takes than parts of one block: what is partial, which is summed before for others; numbers of rows
+  // that are cut, of which others take nothing; parts in several blocks, of which others take all.
+  enum Takes : unsigned { parts = 0, partial = 1, rows = 2, blocks = 4 };
+  unsigned takes = parts;
 };
 using NamedShardedRule = std::pair<const char*, ShardedRule>;
 

@@ -156,7 +156,7 @@ at::Tensor whole(const TensorPart& part) {
   if (part.copied != nullptr) part.copied->refresh();
   switch (part.placement.kind) {
     case AxisPlacement::Kind::replicated: return part.values;
-    case AxisPlacement::Kind::shard: return part.axis->gather(part.values, part.placement.dim);
+    case AxisPlacement::Kind::shard: return part.axis->gather(part.values, part.placement.cut());
     case AxisPlacement::Kind::partial: return part.axis->sum(part.values);
   }
   return part.values;
@@ -174,22 +174,22 @@ at::Tensor all_here(const at::Tensor& tensor) {
   return whole(storage->summed());
 }
 
-at::Tensor parameter(const at::Tensor& part, std::int64_t dim, const std::shared_ptr<TensorAxis>& axis,
+at::Tensor parameter(const at::Tensor& part, const TensorCut& cut, const std::shared_ptr<TensorAxis>& axis,
                      const std::string& name) {
-  const TensorPart cut{part, AxisPlacement::shard(dim), axis};
+  const TensorPart own{part, AxisPlacement::shard(cut), axis};
   const std::string why = "parameter '" + name + "' is cut over the " + std::to_string(axis->size()) +
                           " ranks of the tensor axis, and no rank has all of it in its memory";
-  return tensor_of(ShardedStorage::make(cut, ShardedStorage::Of::parameter, why), cut);
+  return tensor_of(ShardedStorage::make(own, ShardedStorage::Of::parameter, why), own);
 }
 
-at::Tensor own_gradient(const at::Tensor& gradient, std::optional<std::int64_t> dim,
+at::Tensor own_gradient(const at::Tensor& gradient, const std::optional<TensorCut>& cut,
                         const std::shared_ptr<TensorAxis>& axis) {
-  if (dim && !gradient.is_sparse()) {
+  if (cut && !gradient.is_sparse()) {
     const TensorPart part = part_of(gradient);
-    if (part.placement == AxisPlacement::shard(*dim)) return part.values;
+    if (part.placement == AxisPlacement::shard(*cut)) return part.values;
   }
   const at::Tensor all = is_sharded(gradient.unsafeGetTensorImpl()) ? whole(gradient) : gradient;
-  return dim ? axis->own(all.is_sparse() ? all.to_dense() : all, *dim) : all;
+  return cut ? axis->own(all.is_sparse() ? all.to_dense() : all, *cut) : all;
 }
 
 }  // namespace sharded

@@ -21,14 +21,18 @@ namespace zero {
 struct AxisPlacement {
   enum class Kind : std::uint8_t {
     replicated,  // all of it
-    shard,       // of dimension `dim` this rank's part of as many, in rank order
+    shard,       // of dimension `dim` this rank's part of as many, in rank order, of each of `blocks`: a TensorCut
     partial,     // an addend of it
   };
   Kind kind = Kind::replicated;
-  std::int64_t dim = 0;
+  std::int64_t dim = 0, blocks = 1;
 
-  static constexpr AxisPlacement shard(std::int64_t dim) { return {Kind::shard, dim}; }
+  static constexpr AxisPlacement shard(std::int64_t dim, std::int64_t blocks = 1) { return {Kind::shard, dim, blocks}; }
+  static constexpr AxisPlacement shard(const TensorCut& cut) { return shard(cut.dim, cut.blocks); }
   static constexpr AxisPlacement partial() { return {Kind::partial}; }
+  TensorCut cut() const { return {dim, blocks}; }
+  // The same, of another dimension where it is one's.
+  AxisPlacement at(std::int64_t other) const { return {kind, sharded() ? other : 0, blocks}; }
   bool replicated() const { return kind == Kind::replicated; }
   bool sharded() const { return kind == Kind::shard; }
   bool is_partial() const { return kind == Kind::partial; }
@@ -71,6 +75,7 @@ class ShardedStorage {
     if (part_.addend != nullptr && part_.addend->summed) part_.placement = {};
     return part_;
   }
+  bool is_parameter() const { return of_ == Of::parameter; }
   // Its values have memory of their own from now on: what has been a view of others is none.
   void leave_others();
   // The ranks' sum takes the place of the addends, or this rank's part of it along a dimension. Collective where they
@@ -116,12 +121,12 @@ at::Tensor whole(const TensorPart& part);
 // All of what every rank has, or of a sum that is due; undefined: it is cut. Collective where a sum is due.
 at::Tensor all_here(const at::Tensor& tensor);
 
-// A parameter that is cut: `part` is this rank's, along dimension `dim`. Whoever takes its memory is told `name`.
-at::Tensor parameter(const at::Tensor& part, std::int64_t dim, const std::shared_ptr<TensorAxis>& axis,
+// A parameter that is cut: `part` is this rank's. Whoever takes its memory is told `name`.
+at::Tensor parameter(const at::Tensor& part, const TensorCut& cut, const std::shared_ptr<TensorAxis>& axis,
                      const std::string& name);
-// Of a gradient that autograd has brought, this rank's part; `dim`: that along which the parameter is cut; none: it is
-// replicated. Collective where a sum, or a gather, is due.
-at::Tensor own_gradient(const at::Tensor& gradient, std::optional<std::int64_t> dim,
+// Of a gradient that autograd has brought, this rank's part; `cut`: as the parameter is; none: it is replicated.
+// Collective where a sum, or a gather, is due.
+at::Tensor own_gradient(const at::Tensor& gradient, const std::optional<TensorCut>& cut,
                         const std::shared_ptr<TensorAxis>& axis);
 
 }  // namespace sharded

@@ -3,6 +3,9 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -23,6 +26,28 @@ View memory_of(const at::Tensor& values, Dtype dtype, std::int64_t count) {
 // As bytes where it is of a type that the ranks do not add.
 View bytes_of(const at::Tensor& values) {
   return memory_of(values, Dtype::u8, static_cast<std::int64_t>(values.nbytes()));
+}
+
+at::Tensor by_block(const at::Tensor& values, const TensorCut& cut) {
+  return values.unflatten(cut.dim, {cut.blocks, values.size(cut.dim) / cut.blocks});
+}
+
+// The blocks' parts, dimensions `dim` and the next one, as one dimension. What has to be copied keeps the order of its
+// dimensions in memory, as a part of one block does: kernels go by it.
+at::Tensor of_blocks(const at::Tensor& parts, std::int64_t dim) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(parts.dim()));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](std::int64_t i) { return parts.stride(i == dim ? dim + 1 : i); });
+  std::erase(order, dim + 1);
+  order.insert(std::ranges::find(order, dim) + 1, dim + 1);
+  const std::int64_t place = std::ranges::find(order, dim) - order.begin();
+  const at::Tensor flat = parts.permute(order).flatten(place, place + 1);
+  std::erase(order, dim + 1);
+  std::vector<std::int64_t> back(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i)
+    back[static_cast<std::size_t>(order[i] - (order[i] > dim ? 1 : 0))] = static_cast<std::int64_t>(i);
+  return flat.permute(back);
 }
 
 Communicator metered_by(const std::shared_ptr<TrafficMeter>& meter, const Communicator& group) {
@@ -50,7 +75,9 @@ void TensorAxis::finish(const at::Tensor& values, Pending operation) const {
   device_ == nullptr || values.is_cpu() ? operation.wait() : device_->follow(std::move(operation));
 }
 
-at::Tensor TensorAxis::gather(const at::Tensor& part, std::int64_t dim) const {
+at::Tensor TensorAxis::gather(const at::Tensor& part, const TensorCut& cut) const {
+  const auto [dim, blocks] = cut;
+  if (blocks > 1) return gather(by_block(part, cut), {dim + 1}).flatten(dim, dim + 1);
   const at::Tensor mine = part.contiguous();
   std::vector<std::int64_t> sizes = mine.sizes().vec();
   sizes.insert(sizes.begin(), size());
@@ -94,12 +121,29 @@ at::Tensor TensorAxis::sum_of_tiles(std::vector<at::Tensor> mine) const {
 }
 
 at::Tensor TensorAxis::largest(const at::Tensor& values) const {
-  return gather(values.unsqueeze(0), 0).amax(0);
+  return gather(values.unsqueeze(0), {0}).amax(0);
 }
 
-at::Tensor TensorAxis::own(const at::Tensor& whole, std::int64_t dim) const {
+at::Tensor TensorAxis::own(const at::Tensor& whole, const TensorCut& cut) const {
+  const auto [dim, blocks] = cut;
+  if (blocks > 1) return of_blocks(own(by_block(whole, cut), {dim + 1}), dim);
   const std::int64_t each = whole.size(dim) / size();
   return whole.narrow(dim, rank() * each, each);
+}
+
+std::vector<at::Tensor> TensorAxis::tiles_of(const at::Tensor& part, const TensorCut& cut) const {
+  if (part.size(cut.dim) % (cut.blocks * tiles()) != 0) return {part};
+  if (cut.blocks == 1) return part.chunk(tiles(), cut.dim);
+  std::vector<at::Tensor> all = by_block(part, cut).chunk(tiles(), cut.dim + 1);
+  for (at::Tensor& tile : all) tile = of_blocks(tile, cut.dim);
+  return all;
+}
+
+at::Tensor TensorAxis::joined(const std::vector<at::Tensor>& tiles, const TensorCut& cut) {
+  if (cut.blocks == 1) return at::cat(tiles, cut.dim);
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& tile : tiles) all.push_back(by_block(tile, cut));
+  return at::cat(all, cut.dim + 1).flatten(cut.dim, cut.dim + 1);
 }
 
 void TensorAxis::broadcast(const at::Tensor& values, int from) const {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "zero/communicator.h"
+#include "zero/tensor_rule.h"
 
 namespace zero {
 
@@ -53,8 +54,8 @@ class TensorAxis {
   // Whether it is of the same mesh.
   bool same_ranks(const TensorAxis& other) const { return mesh_ == other.mesh_; }
 
-  // The ranks' parts, in rank order, joined along a dimension. Wire: (T - 1) parts a rank.
-  at::Tensor gather(const at::Tensor& part, std::int64_t dim) const;
+  // The ranks' parts, in rank order, joined. Wire: (T - 1) parts a rank.
+  at::Tensor gather(const at::Tensor& part, const TensorCut& cut) const;
   // The sum of the ranks' tensors, the same bits on all of them: see Communicator::all_reduce().
   at::Tensor sum(const at::Tensor& addend) const;
   void sum_(const at::Tensor& addend) const;  // in place, of a contiguous one
@@ -62,8 +63,12 @@ class TensorAxis {
   at::Tensor sum_own(const at::Tensor& addend, std::int64_t dim) const;
   // The largest of the ranks' values, element by element.
   at::Tensor largest(const at::Tensor& values) const;
-  // This rank's part of what all of them have, a view: of a size that the ranks divide.
-  at::Tensor own(const at::Tensor& whole, std::int64_t dim) const;
+  // This rank's part of what all of them have, a view unless it is of several blocks: of a size that the ranks divide.
+  at::Tensor own(const at::Tensor& whole, const TensorCut& cut) const;
+  // This rank's tiles of its part, each one's rows of every block, or, where these do not divide it, the part alone;
+  // and the part that they are.
+  std::vector<at::Tensor> tiles_of(const at::Tensor& part, const TensorCut& cut) const;
+  static at::Tensor joined(const std::vector<at::Tensor>& tiles, const TensorCut& cut);
   bool divides(std::int64_t size) const { return size > 0 && size % this->size() == 0; }
   // One rank's values into those of the others.
   void broadcast(const at::Tensor& values, int from = 0) const;

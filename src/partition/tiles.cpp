@@ -41,7 +41,7 @@ Stretches stretches_in(const StateTensor& whole, const Tile& tile) {
   const std::vector<std::int64_t> inner(whole.shape.begin() + static_cast<std::ptrdiff_t>(tile.dim) + 1,
                                         whole.shape.end());
   const std::int64_t row = elements_of(inner);
-  return {tile.begin * row, tile.rows * row, tile.all * row};
+  return {tile.begin * row, tile.rows / tile.blocks * row, tile.all / tile.blocks * row};
 }
 
 // Of a tile; none where nothing is told of it.

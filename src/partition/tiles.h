@@ -14,12 +14,14 @@
 namespace zero {
 
 // Rows [begin, begin + rows) of the `all` that the parameter `whole` would have, along dimension `dim`. Of a parameter
-// that is cut over a tensor axis other ranks have the rest, under the same name.
+// that is cut over a tensor axis other ranks have the rest, under the same name; where it is cut in blocks, of each
+// block as many rows from the same one on, `begin` being in the first.
 struct Tile {
   std::string whole;
   std::int64_t begin = 0, rows = 0, all = 0;
   std::size_t dim = 0;
   bool cut = false;
+  std::int64_t blocks = 1;
 };
 // By the name of the parameter that is the tile.
 using Tiles = std::map<std::string, Tile>;

@@ -32,6 +32,7 @@
 #include "units/tier_loader.h"
 #include "zero/layout.h"
 #include "zero/plan.h"
+#include "zero/tensor_rule.h"
 
 namespace zero {
 
@@ -69,11 +70,11 @@ class UnitOwner {
 
 // How a unit's parameters are cut over a tensor axis.
 struct UnitCuts {
-  std::shared_ptr<TensorAxis> axis;               // null: they are not
-  std::vector<std::optional<std::int64_t>> dims;  // by slot: along which dimension; none: it is whole on every rank
+  std::shared_ptr<TensorAxis> axis;             // null: they are not
+  std::vector<std::optional<TensorCut>> slots;  // none: it is whole on every rank
 
   bool any() const {
-    return std::ranges::any_of(dims, [](const auto& dim) { return dim.has_value(); });
+    return std::ranges::any_of(slots, [](const auto& cut) { return cut.has_value(); });
   }
 };
 
@@ -233,7 +234,7 @@ class Unit {
   }
   c10::StorageImpl& storage_of(const Place& place) const;
   at::DataPtr pointer_to(Place& place, void* whole) const;
-  const std::optional<std::int64_t>& cut(std::size_t slot) const { return cuts_.dims[slot]; }
+  const std::optional<TensorCut>& cut(std::size_t slot) const { return cuts_.slots[slot]; }
   void flatten_first(std::size_t slot, const at::Tensor& place) const;
   at::Tensor shown(std::size_t slot, const at::Tensor& part) const;
   at::Tensor whole_of(std::size_t slot, const at::Tensor& part) const;

@@ -149,19 +149,21 @@ class Linked final : public CommunicatorImpl {
     const at::Tensor own = at::empty({length}, options.dtype(wide));
     const at::Tensor here = at::from_blob(values.data, {values.count}, options.dtype(narrow));
     all.narrow(0, 0, values.count).copy_(here);
-    follow(run({Collective::reduce_scatter, view(all, values.dtype), view(own, accumulation(values.dtype))}));
+    Moved moved =
+        follow(run({Collective::reduce_scatter, view(all, values.dtype), view(own, accumulation(values.dtype))}));
     const at::Tensor rounded = own.to(narrow);
-    follow(run({Collective::all_gather, view(rounded, values.dtype), view(all, values.dtype)}));
+    moved += follow(run({Collective::all_gather, view(rounded, values.dtype), view(all, values.dtype)}));
     here.copy_(all.narrow(0, 0, values.count));
-    return Pending(std::make_shared<OnStream>(current(), tally_.take()));
+    return Pending(std::make_shared<OnStream>(current(), moved));
   }
   View view(const at::Tensor& values, Dtype dtype) const {
     return {values.mutable_data_ptr(), values.numel(), dtype, device_};
   }
   c10::Stream current() const { return accelerator::current_stream(static_cast<c10::DeviceIndex>(device_)); }
-  void follow(Pending operation) {
+  Moved follow(Pending operation) {
     const c10::Stream stream = current();
     operation.wait({stream.id(), stream.device_index(), static_cast<int>(stream.device_type())});
+    return operation.moved();
   }
 
   struct Place {

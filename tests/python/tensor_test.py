@@ -1,6 +1,8 @@
-"""Models over a tensor axis, as they are: transformers' Llama, and what is said of what ran whole."""
+"""Models over a tensor axis, as they are: transformers' Llama, GPT-2 and Phi-3, and what is said of what ran whole."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import transformers
@@ -37,14 +39,28 @@ def llama() -> torch.nn.Module:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, initializer_range=0.1))
 
 
+def gpt2(attention: str) -> torch.nn.Module:
+    """Queries, keys and values come of one product, whose weight is [inputs, outputs]."""
+    torch.manual_seed(12)
+    sizes = dict(n_embd=32, n_layer=2, n_head=4, vocab_size=64, n_positions=32)
+    dropout = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **dropout, attn_implementation=attention))
+
+
+def phi3() -> torch.nn.Module:
+    """They are taken apart by slices, and so are gates and what they gate."""
+    torch.manual_seed(13)
+    return transformers.Phi3ForCausalLM(transformers.Phi3Config(**SIZES, pad_token_id=0, initializer_range=0.1))
+
+
 def loss_of(model: torch.nn.Module, micro_batch: int) -> Tensor:
     ids = torch.randint(64, (2, 12), generator=torch.Generator().manual_seed(micro_batch))
     return model(input_ids=ids, labels=ids).loss
 
 
 class TensorAxis(Case):
-    def plainly(self) -> tuple[list[float], torch.nn.Module]:
-        model, losses = llama(), []
+    def plainly(self, make: Callable[[], torch.nn.Module] = llama) -> tuple[list[float], torch.nn.Module]:
+        model, losses = make(), []
         optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
         for step in range(STEPS):
             optimizer.zero_grad()
@@ -98,6 +114,27 @@ class TensorAxis(Case):
                 for step in range(STEPS):
                     loss_of(model, engine.micro_batch).backward()
                     self.assertAlmostEqual(engine.step().loss, expected[step], delta=1e-5)
+
+    def test_layers_that_are_several_in_one(self) -> None:
+        for make, of_block in (
+            (lambda: gpt2("eager"), {"transformer.h.1.attn.c_attn.weight": "row/3", "transformer.h.1.attn.c_attn.bias": "column/3"}),
+            (lambda: gpt2("sdpa"), {"transformer.h.0.attn.c_attn.weight": "row/3", "transformer.h.0.mlp.c_fc.weight": "row"}),
+            (phi3, {"model.layers.1.self_attn.qkv_proj.weight": "column/3", "model.layers.1.mlp.gate_up_proj.weight": "column/2"}),
+        ):
+            expected, plain = self.plainly(make)
+            model = make()
+            own = zero.tensor_automatic(model, max(WORLD, 2), lambda: loss_of(model, 0).backward())
+            self.assertEqual({name: own[name] for name in of_block}, of_block)
+            model = make()
+            with zero.Engine(model, optimizer=zero.AdamW(**ADAMW), tensor_ranks=WORLD, tensor=own) as engine:
+                for step in range(STEPS):
+                    loss_of(model, engine.micro_batch).backward()
+                    self.assertAlmostEqual(engine.step().loss, expected[step], delta=1e-5)
+                in_whole = {name for name, (_, whole) in engine.tensor_operators().items() if whole > 0}
+                self.assertEqual(in_whole, set())
+                engine.release()
+                ours = {name: value.detach() for name, value in model.named_parameters()}
+                self.expect_close(ours, plain.named_parameters(), within=1e-4)
 
     def test_other_cuts_are_refused(self) -> None:
         with self.assertRaisesRegex(zero.ConfigError, "the style 'diagonal'"):

@@ -56,6 +56,16 @@ std::vector<Function> of_shapes_and_elements() {
        [](const Tensors& x) {
          return x[0].permute({2, 0, 1}).sin();
        }},
+      {"TransposedInPlace",
+       {{{4, 6, 8}}},
+       [](const Tensors& x) {
+         Tensor y = x[0].sin();
+         const Tensor before = y + 1, view = y.select(1, 2);
+         y.transpose_(0, 2).unsqueeze_(1);
+         y.mul_(2);
+         y.squeeze_(1);
+         return y * before.transpose(0, 2) + view.sin().t().unsqueeze(1);
+       }},
       {"Squeezed", {{{4, 1, 8}}}, [](const Tensors& x) { return x[0].squeeze().unsqueeze(0).squeeze(0).sin(); }},
       {"SqueezedWhereAPartIsOfSizeOne", {{{2, 1, 4}}}, [](const Tensors& x) { return x[0].squeeze().sin(); }},
       {"Expand",
@@ -225,9 +235,79 @@ std::vector<Function> of_several_layers() {
   };
 }
 
+Tensor attention_by_hand(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const Tensor scores = q.matmul(k.transpose(-2, -1)) / std::sqrt(double(q.size(-1)));
+  const Tensor mask = at::ones({q.size(-2), q.size(-2)}, at::kBool).tril();
+  return scores.masked_fill(mask.logical_not(), -1e9).softmax(-1).matmul(v);
+}
+
+// Of one tensor that is several, one behind the other.
+std::vector<Function> of_blocks() {
+  return {
+      {"Thirds",
+       {{{4, 24}}},
+       [](const Tensors& x) {
+         const auto thirds = x[0].chunk(3, 1);
+         return thirds[0] * thirds[1] + thirds[2].sin();
+       }},
+      {"SlicesOfThirds",
+       {{{4, 24}}},
+       [](const Tensors& x) { return x[0].slice(1, 8, 16) * x[0].slice(1, -8) + x[0].narrow(1, 0, 8); }},
+      {"UnequalParts",
+       {{{4, 24}}},
+       [](const Tensors& x) {
+         const auto parts = x[0].split_with_sizes({16, 8}, 1);
+         return parts[0].slice(1, 0, 8) * parts[1] + parts[0].slice(1, 8);
+       }},
+      {"WritesToThirds",
+       {{{4, 24}}},
+       [](const Tensors& x) {
+         Tensor y = x[0] * 2;
+         y.narrow(1, 8, 8).mul_(3);
+         y.slice(1, 16).add_(1);
+         return y.sin();
+       }},
+      {"Joined",
+       {{{4, 8}}, {{4, 16}}},
+       [](const Tensors& x) {
+         return at::cat({x[0], x[1] * 2}, 1).sin();
+       }},
+      {"MergedHeads",
+       {{{4, 4, 6, 8}}},
+       [](const Tensors& x) {
+         const Tensor y = x[0].reshape({16, 6, 8});
+         return y.bmm(y.transpose(1, 2)).softmax(-1).view({4, 4, 6, 6}).transpose(1, 2).sin();
+       }},
+      {"FusedAttention",
+       {{{2, 6, 8}}, {{24, 8}}, {{24}}},
+       [](const Tensors& x) {
+         const auto heads = [](const Tensor& y) { return y.view({2, 6, 4, 2}).transpose(1, 2); };
+         const auto qkv = F::linear(x[0], x[1], x[2]).split(8, 2);
+         return attention_by_hand(heads(qkv[0]), heads(qkv[1]), heads(qkv[2])).transpose(1, 2).reshape({2, 6, 8});
+       }},
+      {"FusedAttentionByDimensions",
+       {{{2, 6, 8}}, {{24, 8}}},
+       [](const Tensors& x) {
+         const auto qkv = F::linear(x[0], x[1]).view({2, 6, 3, 4, 2}).permute({2, 0, 3, 1, 4}).unbind(0);
+         return at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0, true);
+       }},
+      {"FusedGates",
+       {{{4, 8}}, {{24, 8}}, {{8, 12}}},
+       [](const Tensors& x) {
+         const auto halves = F::linear(x[0], x[1]).chunk(2, -1);
+         return F::linear(at::silu(halves[0]) * halves[1], x[2]);
+       }},
+      {"JoinedInputs",
+       {{{4, 8}}, {{4, 8}}, {{6, 16}}},
+       [](const Tensors& x) {
+         return F::linear(at::cat({x[0], x[1]}, -1), x[2]);
+       }},
+  };
+}
+
 std::vector<Function> functions() {
   std::vector<Function> all = of_shapes_and_elements();
-  for (const std::vector<Function>& more : {of_networks(), of_several_layers()})
+  for (const std::vector<Function>& more : {of_networks(), of_several_layers(), of_blocks()})
     all.insert(all.end(), more.begin(), more.end());
   return all;
 }
@@ -256,34 +336,38 @@ Tensors inputs_of(const Function& function) {
   return all;
 }
 
-// All ways to cut them: of each input 0 is replicated, d + 1 cut along dimension d.
-std::vector<std::vector<std::int64_t>> ways_to_cut(const Function& function, int ranks) {
-  std::vector<std::vector<std::int64_t>> ways{{}};
+using Way = std::vector<std::optional<TensorCut>>;  // by input; none: replicated
+
+// All ways to cut them.
+std::vector<Way> ways_to_cut(const Function& function, int ranks) {
+  std::vector<Way> ways{{}};
   for (const Input& input : function.inputs) {
-    std::vector<std::vector<std::int64_t>> more;
-    for (const auto& way : ways) {
-      const std::int64_t dims = input.classes > 0 ? 0 : static_cast<std::int64_t>(input.sizes.size());
-      for (std::int64_t cut = 0; cut <= dims; ++cut) {
-        if (cut > 0 && input.sizes[static_cast<std::size_t>(cut - 1)] % ranks != 0) continue;
+    std::vector<Way> more;
+    for (const Way& way : ways) {
+      const auto with = [&](const std::optional<TensorCut>& cut) {
         more.push_back(way);
         more.back().push_back(cut);
-      }
+      };
+      with({});
+      const std::int64_t dims = input.classes > 0 ? 0 : static_cast<std::int64_t>(input.sizes.size());
+      for (std::int64_t dim = 0; dim < dims; ++dim)
+        for (const std::int64_t blocks : {1, 2, 3})
+          if (input.sizes[static_cast<std::size_t>(dim)] % (ranks * blocks) == 0) with(TensorCut{dim, blocks});
     }
     ways = std::move(more);
   }
   return ways;
 }
 
-Tensor cut(const Tensor& input, std::int64_t way, const std::shared_ptr<TensorAxis>& axis) {
-  const Tensor part = way == 0 ? input.clone() : axis->own(input, way - 1).clone();
-  Tensor made = way == 0 ? part : sharded::tensor(part, AxisPlacement::shard(way - 1), axis);
+Tensor cut(const Tensor& input, const std::optional<TensorCut>& how, const std::shared_ptr<TensorAxis>& axis) {
+  const Tensor part = how ? axis->own(input, *how).clone() : input.clone();
+  Tensor made = how ? sharded::tensor(part, AxisPlacement::shard(*how), axis) : part;
   return input.is_floating_point() ? made.requires_grad_() : made;
 }
 
-std::string text(const std::vector<std::int64_t>& way) {
+std::string text(const Way& way) {
   std::string all;
-  for (const std::int64_t each : way)
-    all += (each == 0 ? "whole" : "cut along " + std::to_string(each - 1)) + std::string("; ");
+  for (const auto& each : way) all += (each ? name(*each) : "whole") + "; ";
   return all;
 }
 

@@ -144,6 +144,7 @@ TEST(TensorAxis, SaysWhereMemoryIsThatIsAskedFor) {
     const auto& up = model.blocks->ptr<GptBlockImpl>(0)->up;
     EXPECT_TRUE(says(thrown_by([&] { static_cast<void>(up->weight.data_ptr()); }),
                      {"parameter 'blocks.0.up.weight' is cut over the 2 ranks of the tensor axis", "zero::whole()"}));
+    EXPECT_TRUE(says(thrown_by([&] { up->weight.detach().t_(); }), {"aten::t_ would write parameter 'blocks.0.up.weight'"}));
   });
 }
 
@@ -386,7 +387,7 @@ TEST(TensorAxis, TakesWhatOneRankWrites) {
         const torch::NoGradGuard no_grad;
         if (rank == writer) weight.fill_(writer + 5);
       }
-      EXPECT_TRUE(at::equal(engine.main_parameter(weight), at::full({16}, writer + 5.))) << rank;
+      EXPECT_TRUE(at::equal(engine.main_parameter(weight).cpu(), at::full({16}, writer + 5.))) << rank;
     }
     const auto writes_alone = [&] { const auto scope = gather({model.blocks->ptr<GptBlockImpl>(0)->up->weight}, 1); };
     EXPECT_TRUE(says(thrown_by(writes_alone), {"parameter 'blocks.0.up.weight' is cut over the tensor axis"}));
