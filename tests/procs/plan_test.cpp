@@ -173,6 +173,32 @@ TEST(PlanCommand, TakesTheMemoryOfTheDevicesThatAProfileIsOf) {
   EXPECT_TRUE(contains(fit.out, "In 80.0 GB:")) << fit.out;
 }
 
+// Over a slow link a model that the ranks of a host share is the faster one: each sends a part of it.
+TEST(PlanCommand, ChoosesATensorAxisWhereALinkAsksForIt) {
+  const Folder folder;
+  const auto fit = [&](const std::vector<std::string>& more) {
+    const Result result = run_apart(
+        folder, joined({"plan", "--model", "7b", "--ranks", "32", "--hosts", "4", "--profile", "h100", "--batch", "1",
+                        "--seq", "2048", "--fit", "--out", folder.path("plan.json"), "--json", folder.path("all.json")},
+                       more));
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  };
+  const std::string slow = fit({"--network", "100MB/s"});
+  EXPECT_TRUE(contains(slow, "32 ranks (8 of them along the tensor axis) on 4 hosts")) << slow;
+  EXPECT_TRUE(contains(slow, "a tensor axis of 8 ranks, the best of 1, 2, 4, 8, with micro-batches of 8")) << slow;
+  EXPECT_EQ(folder.document("plan.json").at("tensor"), 8);
+  EXPECT_EQ(folder.document("plan.json").at("batch"), 8);
+  const double with = folder.document("all.json").at("plans").at(0).at("step_seconds");
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"--network", "100MB/s", "--tensor", "1"}, {}}) {
+    EXPECT_FALSE(contains(fit(more), "tensor axis"));
+    EXPECT_EQ(folder.document("plan.json").at("tensor"), 1);
+    EXPECT_EQ(folder.document("plan.json").at("batch"), 1);
+    const double without = folder.document("all.json").at("plans").at(0).at("step_seconds");
+    EXPECT_EQ(with < .9 * without, !more.empty());
+  }
+}
+
 TEST(PlanCommand, OffersTheDiskWhereNothingElseFits) {
   const Folder folder;
   const Words words{

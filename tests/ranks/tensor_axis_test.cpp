@@ -144,7 +144,8 @@ TEST(TensorAxis, SaysWhereMemoryIsThatIsAskedFor) {
     const auto& up = model.blocks->ptr<GptBlockImpl>(0)->up;
     EXPECT_TRUE(says(thrown_by([&] { static_cast<void>(up->weight.data_ptr()); }),
                      {"parameter 'blocks.0.up.weight' is cut over the 2 ranks of the tensor axis", "zero::whole()"}));
-    EXPECT_TRUE(says(thrown_by([&] { up->weight.detach().t_(); }), {"aten::t_ would write parameter 'blocks.0.up.weight'"}));
+    EXPECT_TRUE(
+        says(thrown_by([&] { up->weight.detach().t_(); }), {"aten::t_ would write parameter 'blocks.0.up.weight'"}));
   });
 }
 
