@@ -278,7 +278,14 @@ std::optional<Division> division_of(const OperatorFlow::Call& call) {
   if (name == "aten::split" || name == "aten::split_with_sizes")
     return along(call.arguments[2], call.arguments[0].toTensor(), results.front());
   if (name == "aten::slice") return along(call.arguments[1], call.arguments[0].toTensor(), results.front());
-  if (name == "aten::cat") return along(call.arguments[1], results.front(), tensors(call.arguments[0]).front());
+  if (name == "aten::cat") {
+    const std::vector<at::Tensor> joined = tensors(call.arguments[0]);
+    const auto alike = [&](const at::Tensor& each) {
+      return each.dim() == results.front().dim();
+    };  // or it has nothing
+    const auto first = std::ranges::find_if(joined, alike);
+    return first == joined.end() ? std::nullopt : std::optional(along(call.arguments[1], results.front(), *first));
+  }
   if (name != "aten::view" && name != "aten::_unsafe_view" && name != "aten::_reshape_alias") return {};
   // The last dimension, into several.
   const at::Tensor from = call.arguments[0].toTensor();

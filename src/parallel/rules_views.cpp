@@ -152,6 +152,7 @@ bool split(ShardedCall& call) {
   if (!call.sharded(0) || dim != cut_of(call)) return as_it_is(call);
   const std::int64_t ranks = call.axis()->size();
   Sizes sizes = call[1].isInt() ? Sizes{call[1].toInt()} : call[1].toIntVector();
+  if (sizes.empty() || sizes.front() <= 0) return false;
   if (call[1].isInt() && call.tensor(0).size(dim) % sizes.front() != 0) return false;
   const auto blocks = blocks_in(sizes.front(), block_of(call));
   if (!blocks || std::ranges::count(sizes, sizes.front()) != std::ssize(sizes)) return false;
@@ -175,7 +176,8 @@ bool slice_backward(ShardedCall& call) {
   sizes[index_of(cut)] /= ranks;
   if (from_front(call[2].toInt(), static_cast<std::int64_t>(sizes.size())) != cut)
     return call.give(call.on_parts({{1, sizes}}), {call.part(0).placement});
-  const std::int64_t block = block_of(call), begin = call[3].toInt(), end = begin + call.tensor(0).size(cut);
+  const std::int64_t block = block_of(call), begin = call[3].toInt() + (call[3].toInt() < 0 ? all : 0),
+                     end = begin + call.tensor(0).size(cut);
   const auto blocks = blocks_in(all, block);
   if (!blocks || begin < 0 || begin % block != 0 || call[5].toInt() != 1) return false;
   return call.give(call.on_parts({{1, sizes}, {3, begin / ranks}, {4, end / ranks}}),
@@ -195,11 +197,20 @@ const TensorPart& first_cut(const ShardedCall& call) {
   return *std::ranges::find_if(call.parts(0), [](const TensorPart& part) { return part.placement.sharded(); });
 }
 
+// What cat() takes beside any tensors, as the beginning of a list that has nothing yet.
+bool has_nothing(const TensorPart& part) {
+  return part.values.dim() == 1 && part.values.numel() == 0;
+}
+
 // Of tensors that are cut alike, and of what all ranks have this one's part.
 std::optional<c10::List<at::Tensor>> alike(const ShardedCall& call) {
   const AxisPlacement& placement = first_cut(call).placement;
   c10::List<at::Tensor> list;
   for (const TensorPart& part : call.parts(0)) {
+    if (has_nothing(part)) {
+      list.push_back(part.values);
+      continue;
+    }
     if (part.placement.sharded() && !(part.placement == placement)) return {};
     if (!part.placement.sharded() && part.values.dim() <= placement.dim) return {};
     list.push_back(part.placement.sharded() ? part.values : call.axis()->own(part.values, placement.cut()));
@@ -215,6 +226,7 @@ bool cat_blocks(ShardedCall& call, std::int64_t cut) {
   std::int64_t all = 0;
   c10::List<at::Tensor> list;
   for (const TensorPart& part : call.parts(0)) {
+    if (has_nothing(part)) continue;
     const bool here = part.placement.sharded();
     if (part.values.dim() <= cut || (here && part.placement.dim != cut)) return false;
     const auto blocks = blocks_in(part.values.size(cut) * (here ? ranks : 1), block);

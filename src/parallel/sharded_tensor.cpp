@@ -25,10 +25,10 @@ std::vector<std::int64_t> strides_of_whole(const at::Tensor& part, std::int64_t 
   return strides;
 }
 
-// Of a view's first element, as far from that of what it is a view of.
-std::int64_t offset_in_whole(const at::Tensor& part, std::int64_t dim, int parts) {
+// Of a view's first element, as far from that of what it is a view of, whose blocks are as long.
+std::int64_t offset_in_whole(const at::Tensor& part, const TensorCut& cut, int parts) {
   const std::int64_t offset = part.storage_offset(),
-                     block = std::max<std::int64_t>(part.size(dim) * part.stride(dim), 1);
+                     block = std::max<std::int64_t>(part.size(cut.dim) / cut.blocks * part.stride(cut.dim), 1);
   return offset / block * block * parts + offset % block;
 }
 
@@ -53,7 +53,7 @@ at::Tensor tensor_of(c10::Storage storage, const TensorPart& part) {
   const std::int64_t dim = part.placement.dim;
   const int parts = part.axis->size();
   impl.set_sizes_and_strides(sizes_of_whole(values, dim, parts), strides_of_whole(values, dim, parts),
-                             offset_in_whole(values, dim, parts));
+                             offset_in_whole(values, part.placement.cut(), parts));
   return tensor;
 }
 

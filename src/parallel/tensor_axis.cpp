@@ -78,6 +78,7 @@ void TensorAxis::finish(const at::Tensor& values, Pending operation) const {
 at::Tensor TensorAxis::gather(const at::Tensor& part, const TensorCut& cut) const {
   const auto [dim, blocks] = cut;
   if (blocks > 1) return gather(by_block(part, cut), {dim + 1}).flatten(dim, dim + 1);
+  if (size() == 1) return part.clone(at::MemoryFormat::Contiguous);
   const at::Tensor mine = part.contiguous();
   std::vector<std::int64_t> sizes = mine.sizes().vec();
   sizes.insert(sizes.begin(), size());
@@ -94,7 +95,8 @@ at::Tensor TensorAxis::sum(const at::Tensor& addend) const {
 
 void TensorAxis::sum_(const at::Tensor& addend) const {
   const Dtype dtype = *any_dtype_of(addend.scalar_type());
-  if (addend.numel() > 0) finish(addend, group_for(addend).all_reduce(memory_of(addend, dtype, addend.numel())));
+  if (addend.numel() > 0 && size() > 1)
+    finish(addend, group_for(addend).all_reduce(memory_of(addend, dtype, addend.numel())));
 }
 
 at::Tensor TensorAxis::sum_own(const at::Tensor& addend, std::int64_t dim) const {
@@ -147,7 +149,7 @@ at::Tensor TensorAxis::joined(const std::vector<at::Tensor>& tiles, const Tensor
 }
 
 void TensorAxis::broadcast(const at::Tensor& values, int from) const {
-  if (values.numel() == 0) return;
+  if (values.numel() == 0 || size() == 1) return;
   const at::Tensor plain = values.contiguous();
   finish(plain, group_for(plain).broadcast(bytes_of(plain), from));
   if (!plain.is_same(values)) values.copy_(plain);

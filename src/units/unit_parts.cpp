@@ -24,8 +24,10 @@ void Unit::flatten_first(std::size_t slot, const at::Tensor& place) const {
 
 at::Tensor Unit::own(int slot) const {
   const auto i = static_cast<std::size_t>(slot);
-  if (!cut(i)) return parameters_[i];
-  return adopted_ ? places_[i].parameter : cuts_.axis->own(parameters_[i], *cut(i));
+  const at::Tensor& whole = parameters_[i];
+  if (!cut(i)) return whole;
+  if (adopted_) return places_[i].parameter;
+  return cuts_.axis->own(at::empty_strided(whole.sizes(), whole.strides(), whole.options().device(at::kMeta)), *cut(i));
 }
 
 at::Tensor Unit::own_gradient(int slot, const at::Tensor& gradient) const {

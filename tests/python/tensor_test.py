@@ -116,10 +116,15 @@ class TensorAxis(Case):
                     self.assertAlmostEqual(engine.step().loss, expected[step], delta=1e-5)
 
     def test_layers_that_are_several_in_one(self) -> None:
+        fused = "transformer.h.1.attn.c_attn"
+        layer = "model.layers.1"
         for make, of_block in (
-            (lambda: gpt2("eager"), {"transformer.h.1.attn.c_attn.weight": "row/3", "transformer.h.1.attn.c_attn.bias": "column/3"}),
-            (lambda: gpt2("sdpa"), {"transformer.h.0.attn.c_attn.weight": "row/3", "transformer.h.0.mlp.c_fc.weight": "row"}),
-            (phi3, {"model.layers.1.self_attn.qkv_proj.weight": "column/3", "model.layers.1.mlp.gate_up_proj.weight": "column/2"}),
+            (lambda: gpt2("eager"), {fused + ".weight": "row/3", fused + ".bias": "column/3"}),
+            (lambda: gpt2("sdpa"), {fused + ".weight": "row/3", "transformer.h.0.mlp.c_fc.weight": "row"}),
+            (
+                phi3,
+                {layer + ".self_attn.qkv_proj.weight": "column/3", layer + ".mlp.gate_up_proj.weight": "column/2"},
+            ),
         ):
             expected, plain = self.plainly(make)
             model = make()

@@ -267,6 +267,28 @@ std::vector<Function> of_blocks() {
          y.slice(1, 16).add_(1);
          return y.sin();
        }},
+      {"WritesToPairsOfThirds",
+       {{{4, 24}}},
+       [](const Tensors& x) {
+         Tensor y = x[0] * 2;
+         y.narrow(1, 8, 16).mul_(3);
+         y.narrow(1, 0, 16).select(0, 1).mul_(5);
+         return y.sin() + y.slice(1, 8).sum();
+       }},
+      {"WritesToMergedHeads",
+       {{{3, 4, 6}}},
+       [](const Tensors& x) {
+         Tensor y = (x[0] * 2).view({12, 6});
+         y.narrow(0, 4, 8).mul_(3);
+         return y.sin();
+       }},
+      {"JoinedWithNothing",
+       {{{4, 8}}, {{4, 8}}},
+       [](const Tensors& x) {
+         const Tensor nothing = at::empty({0}, x[0].options().requires_grad(false));
+         return at::cat({at::cat({nothing, x[0]}, 1), x[1]}, 0).sin();
+       }},
+      {"LastThird", {{{4, 24}}}, [](const Tensors& x) { return x[0].slice(1, -8).sin(); }},
       {"Joined",
        {{{4, 8}}, {{4, 16}}},
        [](const Tensors& x) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <mutex>
 
 #include "folder.h"
 #include "harness.h"
@@ -141,6 +142,43 @@ TEST(TensorBlocks, HaveTheBitsOfOneRankInTiles) {
       EXPECT_EQ(difference(expected, train(cut_in_blocks(one, tensor), with_dropout())), "")
           << plan.label() << " on " << tensor;
   }
+}
+
+// Of a module whose values are made when it has its place, and of what a program makes of it by ordinary operators.
+struct Wide : torch::nn::Module {
+  Wide() : in(register_module("in", Linear(32, 96))), out(register_module("out", Linear(32, 32))) {}
+  Tensor loss(std::int64_t index) {
+    const auto thirds = in(numbers(index, {4, 32})).chunk(3, -1);
+    return out(thirds[0] * thirds[1] + thirds[2]).square().mean();
+  }
+  Linear in, out;
+};
+
+TEST(TensorBlocks, AreOfModulesThatAreDeferred) {
+  const auto losses = [](bool defer) {
+    std::vector<double> all;
+    std::mutex drawing;  // threads have one generator
+    run_ranks(2, [&](const World& world) {
+      const auto made = [&] {
+        const std::lock_guard lock(drawing);
+        torch::manual_seed(7);
+        const auto make = [] { return std::make_shared<Wide>(); };
+        return defer ? zero::deferred(make) : make();
+      };
+      const std::shared_ptr<Wide> model = made();
+      model->to(device_of_rank());
+      Options options{.tensor = tensor_named({{"in", TensorCut::column.in_blocks(3)}, {"out", TensorCut::row}})};
+      Engine engine(*model, Mesh(world, {.tensor = 2}), Plan::zero3(), AdamW{}, options);
+      for (int step = 0; step < 2; ++step) {
+        engine.backward(model->loss(step));
+        const double loss = engine.step().loss;
+        if (world.rank() == 0) all.push_back(loss);
+      }
+    });
+    return all;
+  };
+  EXPECT_EQ(losses(false).size(), 2U);
+  EXPECT_EQ(losses(true), losses(false));
 }
 
 std::unique_ptr<MemoryState> state_of(const Job& job, const std::string& folder, int steps) {
