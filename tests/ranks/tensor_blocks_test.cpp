@@ -2,11 +2,10 @@
 // what they gate, attention by hand.
 #include <torch/torch.h>
 
-#include <cmath>
-#include <limits>
 #include <mutex>
 
 #include "folder.h"
+#include "fused_gpt.h"
 #include "harness.h"
 #include "states.h"
 
@@ -16,73 +15,6 @@ using at::Tensor;
 using torch::nn::Linear;
 
 constexpr double kTolerance = 1e-5;
-
-// As GPTs are written that are read in an afternoon.
-struct FusedBlockImpl : torch::nn::Module {
-  static constexpr std::int64_t kSize = 16, kHeads = 4, kLength = 6, kWide = 32;
-
-  explicit FusedBlockImpl(double dropout)
-      : c_attn(register_module("c_attn", Linear(kSize, 3 * kSize))),
-        c_proj(register_module("c_proj", Linear(kSize, kSize))),
-        gate_up(register_module("gate_up", Linear(torch::nn::LinearOptions(kSize, 2 * kWide).bias(false)))),
-        down(register_module("down", Linear(kWide, kSize))),
-        before(register_module("before", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kSize})))),
-        behind(register_module("behind", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kSize})))),
-        drop(register_module("drop", torch::nn::Dropout(dropout))),
-        mask(register_buffer("mask", torch::ones({kLength, kLength}).tril().view({1, 1, kLength, kLength}))) {}
-
-  static Tensor heads(const Tensor& x) {
-    return x.view({x.size(0), x.size(1), kHeads, kSize / kHeads}).transpose(1, 2);
-  }
-  Tensor attended(const Tensor& x) {
-    const auto qkv = c_attn(x).split(kSize, 2);
-    const Tensor q = heads(qkv[0]), k = heads(qkv[1]), v = heads(qkv[2]);
-    const Tensor scores = q.matmul(k.transpose(-2, -1)) * (1 / std::sqrt(static_cast<double>(k.size(-1))));
-    const Tensor masked = scores.masked_fill(mask == 0, -std::numeric_limits<double>::infinity());
-    const Tensor y = drop(masked.softmax(-1)).matmul(v);
-    return c_proj(y.transpose(1, 2).contiguous().view(x.sizes()));
-  }
-  Tensor forward(const Tensor& x) {
-    const Tensor after = x + attended(before(x));
-    const auto halves = gate_up(behind(after)).chunk(2, -1);
-    return after + drop(down(torch::silu(halves[0]) * halves[1]));
-  }
-
-  Linear c_attn, c_proj, gate_up, down;
-  torch::nn::LayerNorm before, behind;
-  torch::nn::Dropout drop;
-  Tensor mask;
-};
-TORCH_MODULE(FusedBlock);
-
-struct Fused : torch::nn::Module {
-  static constexpr std::int64_t kVocabulary = 24;
-  explicit Fused(double dropout = 0)
-      : words(register_module("words", torch::nn::Embedding(kVocabulary, FusedBlockImpl::kSize))),
-        blocks(register_module("blocks", torch::nn::Sequential())),
-        norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({FusedBlockImpl::kSize})))) {
-    for (int i = 0; i < 2; ++i) blocks->push_back(FusedBlock(dropout));
-  }
-  Tensor loss(std::int64_t index) {
-    const Tensor ids = tokens(index, {2, FusedBlockImpl::kLength + 1}, kVocabulary);
-    const Tensor hidden = norm(blocks->forward(words(ids.slice(1, 0, -1))));
-    const Tensor logits = torch::nn::functional::linear(hidden, words->weight);
-    return torch::nn::functional::cross_entropy(logits.flatten(0, 1), ids.slice(1, 1).flatten());
-  }
-  torch::nn::Embedding words;
-  torch::nn::Sequential blocks;
-  torch::nn::LayerNorm norm;
-};
-
-const TensorRule kFused = tensor_named({{"*.c_attn", TensorCut::column.in_blocks(3)},
-                                        {"*.c_proj", TensorCut::row},
-                                        {"*.gate_up", TensorCut::column.in_blocks(2)},
-                                        {"*.down", TensorCut::row},
-                                        {"words", TensorCut::column}});
-
-Course<Fused> with_dropout() {
-  return {.make = [] { return std::make_shared<Fused>(.1); }};
-}
 
 Job cut_in_blocks(Job job, int tensor) {
   job.options.tensor = kFused;
@@ -103,8 +35,9 @@ TEST(TensorBlocks, TrainAsOneRankDoes) {
     for (const auto& [data, tensor] : {std::pair(1, 2), std::pair(1, 4), std::pair(2, 2)}) {
       const Job whole{.plan = plan, .ranks = data, .options = {.clip = .5}, .steps = 3};
       const double tolerance = plan.precision() == Precision::fp32 ? kTolerance : .02;
-      EXPECT_EQ(
-          difference(train(whole, with_dropout()), train(cut_in_blocks(whole, tensor), with_dropout()), tolerance), "")
+      EXPECT_EQ(difference(train(whole, fused_with_dropout()),
+                           train(cut_in_blocks(whole, tensor), fused_with_dropout()), tolerance),
+                "")
           << plan.label() << " on " << data << " x " << tensor;
     }
 }
@@ -113,7 +46,7 @@ TEST(TensorBlocks, RunNothingWhole) {
   for (const bool sequence : {false, true}) {
     Job job = cut_in_blocks({.plan = Plan::zero3(), .ranks = 1}, 2);
     job.options.sequence_parallel = sequence;
-    on_ranks(job, with_dropout(), [&](Fused& model, Engine& engine, int) {
+    on_ranks(job, fused_with_dropout(), [&](Fused& model, Engine& engine, int) {
       train_step(model, engine);
       EXPECT_EQ(whole_operators(engine), "");
     });
@@ -137,9 +70,9 @@ TEST(TensorBlocks, HaveTheBitsOfOneRankInTiles) {
     Job one{.plan = plan, .ranks = 1, .options = {.clip = .5}, .steps = 3};
     one.options.tensor_grain = 4;
     one.options.tensor = kFused;
-    const Outcome expected = train(one, with_dropout());
+    const Outcome expected = train(one, fused_with_dropout());
     for (const int tensor : {2, 4})
-      EXPECT_EQ(difference(expected, train(cut_in_blocks(one, tensor), with_dropout())), "")
+      EXPECT_EQ(difference(expected, train(cut_in_blocks(one, tensor), fused_with_dropout())), "")
           << plan.label() << " on " << tensor;
   }
 }
