@@ -196,15 +196,15 @@ inline bool stopped(pid_t process) {
   }
 }
 
-// Kills a launcher while all of its ranks run. False: some had not begun, or have ended by themselves, and it goes on.
+// Kills a launcher while all of its ranks run, which stay where they are until they are killed, too. False: some had not
+// begun, or have ended by themselves, and it goes on.
 inline bool kill_in_the_middle(pid_t launcher, int ranks) {
   std::vector<pid_t> held;
   for (int rank = 0; rank < ranks; ++rank)
     if (const pid_t process = rank_of(launcher, rank); stopped(process)) held.push_back(process);
-  const bool all = static_cast<int>(held.size()) == ranks;
-  if (all) ::kill(launcher, SIGKILL);
+  if (static_cast<int>(held.size()) == ranks) return ::kill(launcher, SIGKILL) == 0;
   for (const pid_t process : held) ::kill(process, SIGCONT);
-  return all;
+  return false;
 }
 
 }  // namespace procs
