@@ -27,7 +27,7 @@ struct Inventory {
   std::vector<ParameterSpec> specs;
   std::vector<at::Tensor> parameters;  // in the order of specs
   std::vector<ParameterInfo> infos;    // likewise, whole
-  // Likewise, along which dimension it is cut over the tensor axis: specs are of this rank's part.
+  // Likewise, how it is cut over the tensor axis: specs are of this rank's part.
   std::vector<std::optional<TensorCut>> cuts;
   std::vector<Replicated> replicated;
   std::vector<MaxNorms::Table> max_norms;  // of embeddings

@@ -33,7 +33,7 @@ std::string fault_of(const ParameterInfo& info, const TensorCut& cut, int ranks,
 // What this rank has of a parameter that is cut.
 Tile part_of(const ParameterInfo& info, const TensorCut& cut, int rank, int ranks) {
   const auto dim = static_cast<std::size_t>(cut.dim);
-  const std::int64_t all = dim < info.shape.size() ? info.shape[dim] : 0;
+  const std::int64_t all = info.shape[dim];
   return {info.name, rank * (all / cut.blocks / ranks), all / ranks, all, dim, /*cut=*/true, cut.blocks};
 }
 
@@ -58,15 +58,14 @@ void cut(Inventory& inventory, const Mesh& mesh, const Plan& plan, const Optimiz
     const auto cut = cut_of(options.tensor, info);
     if (!cut) continue;
     any = true;
-    if (const std::string fault = fault_of(info, *cut, ranks, grain); !fault.empty()) {
-      faults.push_back(fault);
-      continue;
-    }
+    const std::string misfit = fault_of(info, *cut, ranks, grain);
+    if (!misfit.empty()) faults.push_back(misfit);
     if (const std::string fault = tensor_fault(rules[i].optimizer); !fault.empty())
       faults.push_back("optimizer " + std::string(name(rules[i].optimizer)) + " of parameter '" + info.name +
                        "', which is cut, " + fault);
     if (inventory.tiles.contains(info.name))
       faults.push_back("parameter '" + info.name + "' is a tile of a zero::TiledLinear, and is not cut");
+    if (!misfit.empty()) continue;
     inventory.cuts[i] = cut;
     inventory.specs[i].numel /= ranks;
     inventory.tiles[info.name] = part_of(info, *cut, mesh.rank(Axis::tensor), ranks);

@@ -5,7 +5,7 @@
 #include "gpt.h"
 #include "harness.h"
 #include "models/llama.h"
-#include "states.h"
+#include "saved_states.h"
 
 namespace zero::test::tensor_axis_test {
 
@@ -186,33 +186,22 @@ TEST(TensorAxis, TakesWhatScopesWrite) {
   });
 }
 
-std::unique_ptr<MemoryState> state_of(const Job& job, const std::string& folder, int steps) {
-  auto state = std::make_unique<MemoryState>();
-  on_ranks(job, Course<Gpt>{}, [&](Gpt& model, Engine& engine, int) {
-    if (steps == 0) engine.load(folder);
-    for (int step = 0; step < steps; ++step) train_step(model, engine);
-    if (steps > 0) engine.save(folder);
-    state->add(engine.state());
-  });
-  return state;
-}
-
 // What one engine has saved another goes on from, whatever the sizes of their axes.
 TEST(TensorAxis, HasCheckpointsWithoutATraceOfTheCut) {
   for (const Plan& plan : {Plan::zero3(), Plan::ddp().bf16()}) {
     const Job four = cut_job({.plan = plan, .ranks = 1}, 4), flat{.plan = plan, .ranks = 4},
               pairs = cut_job({.plan = plan, .ranks = 2}, 2);
     const Folder folder;
-    const auto saved = state_of(four, folder.path() + "/a", 2);
+    const auto saved = state_of<Gpt>(four, folder.path() + "/a", 2);
     EXPECT_EQ(saved->faults(), "");
     for (const Job& job : {flat, pairs, four}) {
-      const auto loaded = state_of(job, folder.path() + "/a", 0);
+      const auto loaded = state_of<Gpt>(job, folder.path() + "/a", 0);
       EXPECT_EQ(loaded->faults(), "");
       EXPECT_EQ(difference(*saved, *loaded), "") << describe(job);
     }
-    const auto saved_flat = state_of(flat, folder.path() + "/b", 2);
+    const auto saved_flat = state_of<Gpt>(flat, folder.path() + "/b", 2);
     for (const Job& job : {pairs, four})
-      EXPECT_EQ(difference(*saved_flat, *state_of(job, folder.path() + "/b", 0)), "");
+      EXPECT_EQ(difference(*saved_flat, *state_of<Gpt>(job, folder.path() + "/b", 0)), "");
   }
 }
 

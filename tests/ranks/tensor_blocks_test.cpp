@@ -7,7 +7,7 @@
 #include "folder.h"
 #include "fused_gpt.h"
 #include "harness.h"
-#include "states.h"
+#include "saved_states.h"
 
 namespace zero::test::tensor_blocks_test {
 
@@ -114,17 +114,6 @@ TEST(TensorBlocks, AreOfModulesThatAreDeferred) {
   EXPECT_EQ(losses(true), losses(false));
 }
 
-std::unique_ptr<MemoryState> state_of(const Job& job, const std::string& folder, int steps) {
-  auto state = std::make_unique<MemoryState>();
-  on_ranks(job, Course<Fused>{}, [&](Fused& model, Engine& engine, int) {
-    if (steps == 0) engine.load(folder);
-    for (int step = 0; step < steps; ++step) train_step(model, engine);
-    if (steps > 0) engine.save(folder);
-    state->add(engine.state());
-  });
-  return state;
-}
-
 // In checkpoints there are no blocks.
 TEST(TensorBlocks, GoOnFromAnyOtherCut) {
   const Job four = cut_in_blocks({.plan = Plan::zero3(), .ranks = 1}, 4), flat{.plan = Plan::zero3(), .ranks = 4},
@@ -134,10 +123,10 @@ TEST(TensorBlocks, GoOnFromAnyOtherCut) {
   const std::vector<Job> jobs{four, flat, pairs, rows};
   for (const Job& saving : jobs) {
     const Folder folder;
-    const auto saved = state_of(saving, folder.path() + "/a", 2);
+    const auto saved = state_of<Fused>(saving, folder.path() + "/a", 2);
     EXPECT_EQ(saved->faults(), "");
     for (const Job& job : jobs)
-      EXPECT_EQ(difference(*saved, *state_of(job, folder.path() + "/a", 0)), "") << describe(job);
+      EXPECT_EQ(difference(*saved, *state_of<Fused>(job, folder.path() + "/a", 0)), "") << describe(job);
   }
 }
 
