@@ -196,8 +196,8 @@ inline bool stopped(pid_t process) {
   }
 }
 
-// Kills a launcher while all of its ranks run, which stay where they are until they are killed, too. False: some had not
-// begun, or have ended by themselves, and it goes on.
+// Kills a launcher while all of its ranks run, which stay where they are until they are killed, too. False: some had
+// not begun, or have ended by themselves, and it goes on.
 inline bool kill_in_the_middle(pid_t launcher, int ranks) {
   std::vector<pid_t> held;
   for (int rank = 0; rank < ranks; ++rank)
