@@ -85,8 +85,7 @@ EngineRanks::EngineRanks(const Trained& trained, const Inventory& inventory, con
                 groups_.along(trained.routes().keeps_for_group(mesh.shape()) ? Axis::shard : trained.routes().within()),
                 trained.options().disk),
       whole_mesh_(mesh.shape()),
-      tensor_(tensor_axis(mesh, trained.options(), tensor_meter_, trained.description(inventory),
-                          accounts_.device())),
+      tensor_(tensor_axis(mesh, trained.options(), tensor_meter_, trained.description(inventory), accounts_.device())),
       all_(tensor_ == nullptr ? Communicator()
                               : own_group(mesh.world().communicator(), trained.description(inventory))),
       data_groups_(data_groups(groups_, accounts_.device())),
